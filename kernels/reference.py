@@ -1,0 +1,90 @@
+"""Torch oracles: what every op means. Plain, allocation-happy, any device; tests compare the others with these."""
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm (arXiv 1910.07467), computed in fp32.
+
+    x: [..., hidden]; weight: [hidden]. Gemma's ``1 + weight`` is folded into the weight when it is loaded.
+    """
+    x32 = x.float()
+    scale = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return (x32 * scale * weight.float()).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """residual + x, and its norm: (normed, new_residual)."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotary position embedding (arXiv 2104.09864), the half-split ("NeoX") pairing.
+
+    q: [num_tokens, num_heads, head_dim]; k: [num_tokens, num_kv_heads, head_dim];
+    cos, sin: [num_tokens, rotary_dim / 2] fp32. Dimensions from rotary_dim on pass through.
+    """
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+
+def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
+    """act(gate) * up. gate_up: [num_tokens, 2 * intermediate], gate first. kind: "silu" or "gelu_tanh"."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    if kind == "silu":
+        return torch.nn.functional.silu(gate) * up
+    if kind == "gelu_tanh":
+        return torch.nn.functional.gelu(gate, approximate="tanh") * up
+    raise ValueError(f"unknown activation {kind!r}: silu or gelu_tanh")
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, sliding_window: int | None, softcap: float | None
+) -> Tensor:
+    """One row's causal attention; the queries are the last positions of the keys.
+
+    q: [query_len, num_heads, head_dim]; k, v: [kv_len, num_kv_heads, head_dim] with kv_len >= query_len.
+    Returns [query_len, num_heads, head_dim].
+    """
+    query_len, num_heads, _ = q.shape
+    kv_len, num_kv_heads, _ = k.shape
+    group = num_heads // num_kv_heads
+    k32 = k.float().repeat_interleave(group, dim=1)
+    v32 = v.float().repeat_interleave(group, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", q.float(), k32) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    query_pos = torch.arange(kv_len - query_len, kv_len, device=q.device)[:, None]
+    key_pos = torch.arange(kv_len, device=q.device)[None, :]
+    visible = key_pos <= query_pos
+    if sliding_window is not None:
+        visible &= key_pos > query_pos - sliding_window
+    scores = scores.masked_fill(~visible, float("-inf"))
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v32).to(q.dtype)
+
+
+def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric int8 with one scale a row: (q [rows, k] int8, scale [rows] fp32), x ~ q * scale[:, None]."""
+    scale = x.float().abs().amax(-1).clamp_min(1e-12) / 127.0
+    return torch.round(x.float() / scale[:, None]).clamp(-127, 127).to(torch.int8), scale
+
+
+def linear_int8(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T with int8 weights (one scale an output channel) and activations (one scale a token).
+
+    x: [num_tokens, k]; weight: [n, k] int8; weight_scale: [n] fp32. The sum over k is exact (int32), so a
+    token's result does not depend on the tokens beside it.
+    """
+    q, scale = quantize_rows_int8(x)
+    total = (q.to(torch.int64) @ weight.to(torch.int64).t()).to(torch.float32)
+    out = total * (scale[:, None] * weight_scale[None, :])
+    return (out if bias is None else out + bias).to(x.dtype)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned

@@ -1,0 +1,70 @@
+"""The three interfaces of constrained decoding: backend, compiled grammar, matcher.
+
+One int32 bitmask row per position: bit ``t % 32`` of word ``t // 32`` is 1 where token ``t`` is allowed.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ramet.runtime.protocol import GrammarSpec
+
+
+class GrammarMatcher(Protocol):
+    """The state of one request inside its grammar. Advanced by committed tokens only."""
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by one token. False: the grammar does not allow it here, and the state is unchanged."""
+        ...
+
+    def fill_bitmask(self, row: npt.NDArray[np.int32]) -> None:
+        """Write the allowed next tokens into ``row`` ([ceil(vocab_size / 32)]), stop tokens included."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Undo the last ``num_tokens`` accepted tokens."""
+        ...
+
+    def forced_tokens(self) -> list[int]:
+        """The tokens that must come next, as far as only one is possible; may be empty."""
+        ...
+
+    def is_terminated(self) -> bool:
+        """A stop token was accepted: nothing more can follow."""
+        ...
+
+    def fork(self) -> "GrammarMatcher":
+        """An independent matcher in the same state."""
+        ...
+
+
+class CompiledGrammar(Protocol):
+    """Immutable and shared between requests."""
+
+    def matcher(self) -> GrammarMatcher: ...
+
+
+class GrammarBackend(Protocol):
+    """One per tokenizer."""
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """Raises UnsupportedConstraintError where the spec cannot be enforced whole."""
+        ...
+
+
+class Vocabulary(Protocol):
+    """What a grammar backend needs to know of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the model's logits (padding included)."""
+        ...
+
+    @property
+    def stop_token_ids(self) -> Sequence[int]: ...
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes that a token spells; None for special and unused tokens."""
+        ...

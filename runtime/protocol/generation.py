@@ -1,0 +1,120 @@
+"""The records that travel between a client, the engine and the scheduler."""
+
+from enum import StrEnum
+
+import msgspec
+
+from ramet.runtime.protocol.sampling_params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    """How a request ended. Every request ends in exactly one of these."""
+
+    STOP = "stop"
+    """An end-of-turn token, a stop token, a stop string, a stop regex, or the grammar's end."""
+    LENGTH = "length"
+    """max_tokens was reached, or the context (or the KV pool) is full."""
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class ProgramTag(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose call a request is and what comes next: what scheduler, eviction and drafting may read."""
+
+    program_id: str = ""
+    branch: str = ""
+    step: int = 0
+    remaining_calls: int | None = None
+    """How many calls the program still makes after this one, where it is known."""
+    next_prefix: tuple[int, ...] = ()
+    """Token ids that the program's next prompt is expected to append after this answer."""
+    deadline: float | None = None
+    """Unix time, seconds, after which the answer is of no use."""
+
+
+class GenerateInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One tokenised request as the engine's core takes it (n == 1: the client expands n)."""
+
+    request_id: str
+    token_ids: list[int]
+    params: SamplingParams
+    priority: int = 0
+    """Higher runs earlier."""
+    cache_salt: str = ""
+    """Prefixes are shared only between requests of the same salt."""
+    tag: ProgramTag = ProgramTag()
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural-log probability of one token, and its rank (0: the most probable)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """The chosen token and the most probable ones at its position, best first.
+
+    The distribution is the one sampled from before temperature, top_k, top_p and min_p, and after
+    logit_bias, penalties and the grammar's mask.
+    """
+
+    chosen: Logprob
+    top: tuple[Logprob, ...] = ()
+
+
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step did for one request, in tokens: the scheduler's answer to the engine."""
+
+    request_id: str
+    token_ids: list[int] = []
+    """Tokens committed by this step, 0..k of them. A stop token is the last one, and is included."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One per token of ``token_ids`` where logprobs were asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """Sent once, with the first token; entry 0 is None."""
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The token that ended the request, where one did."""
+    error: str | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens whose KV came from the radix cache when the request first ran."""
+
+
+class RequestStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of one request went. Seconds; times are of the engine's monotonic clock."""
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    num_steps: int = 0
+    """Forward passes that this request took part in."""
+    num_preemptions: int = 0
+    num_overtaken: int = 0
+    """How often a younger request was admitted before this one."""
+    queue_time: float = 0.0
+    ttft: float | None = None
+    """Arrival to first token."""
+    e2e: float | None = None
+    """Arrival to finish."""
+
+
+class TextOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine's core sends to a client: the increment of one request.
+
+    The increments of ``text`` and of ``token_ids`` concatenate to the finished output.
+    """
+
+    request_id: str
+    text: str = ""
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop token id, or the stop string or regex, that ended the output."""
+    error: str | None = None
+    stats: RequestStats | None = None
+    """Sent with the last increment."""

@@ -1,0 +1,145 @@
+"""SamplingParams: how one request is sampled and when it stops."""
+
+import math
+import re
+
+import msgspec
+
+from ramet.runtime.protocol.errors import InvalidRequestError
+from ramet.runtime.protocol.grammar_spec import GrammarSpec
+
+MAX_STOPS = 64
+MAX_STOP_CHARS = 1024
+MAX_TOP_LOGPROBS = 100
+MAX_N = 1024
+GREEDY_TEMPERATURE = 1e-5
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Frozen, validated on construction, and handed on whole from the caller to the sampler.
+
+    Raises:
+        InvalidRequestError: a value is out of range; the message names the field, the value and the range.
+    """
+
+    max_tokens: int | None = 128
+    """Most tokens to generate; None: until the context (or the KV pool) is full."""
+    min_tokens: int = 0
+    """No stop of any kind is honoured before this many tokens were generated."""
+    temperature: float = 1.0
+    """0 is greedy: the most probable token, ties to the lowest id."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 (or -1): off."""
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    """OpenAI's definition: subtracted per occurrence in the output."""
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    """CTRL's definition (arXiv 1909.05858), over prompt and output."""
+    logit_bias: dict[int, float] | None = None
+    """Token id -> value in [-100, 100] added to its logit."""
+    seed: int | None = None
+    """Same request and seed, same tokens, whatever runs beside it. None: drawn on arrival."""
+    n: int = 1
+    """Number of answers; they share the prompt's computation."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
+    """Generation stops where one of these is found in the output's text."""
+    include_stop: bool = False
+    """Keep the text that stopped the output at its end."""
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """None: off. k: log probability of each output token and of the k most probable ones."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt; the first prompt token has none."""
+    prompt_logprobs_start: int = 0
+    """First prompt position whose log probability is wanted; the prefix before it may come from the cache."""
+    skip_special_tokens: bool = True
+    grammar: GrammarSpec | None = None
+
+    def __post_init__(self) -> None:
+        _check_int("max_tokens", self.max_tokens, 1, None)
+        _check_int("min_tokens", self.min_tokens, 0, None)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            _fail("min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
+        _check_float("temperature", self.temperature, 0.0, 100.0)
+        _check_float("top_p", self.top_p, 0.0, 1.0, above=True)
+        _check_int("top_k", self.top_k, -1, None)
+        _check_float("min_p", self.min_p, 0.0, 1.0)
+        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        for token_id, bias in (self.logit_bias or {}).items():
+            _check_int("logit_bias", token_id, 0, None)
+            _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+        _check_int("seed", self.seed, -(2**63), 2**63 - 1)
+        _check_int("n", self.n, 1, MAX_N)
+        _check_int("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        _check_int("prompt_logprobs", self.prompt_logprobs, 0, MAX_TOP_LOGPROBS)
+        _check_int("prompt_logprobs_start", self.prompt_logprobs_start, 0, None)
+        _check_stops("stop", self.stop)
+        _check_stops("stop_regex", self.stop_regex)
+        for pattern in self.stop_regex:
+            _check_pattern(pattern)
+        if not isinstance(self.stop_token_ids, tuple):
+            _fail("stop_token_ids", self.stop_token_ids, "a tuple of token ids")
+        for token_id in self.stop_token_ids:
+            _check_int("stop_token_ids", token_id, 0, None)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < GREEDY_TEMPERATURE
+
+    @property
+    def has_penalties(self) -> bool:
+        return (
+            self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
+        )
+
+
+def _fail(field: str, value: object, expected: str) -> None:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    raise InvalidRequestError(f"{field} is {shown}; it must be {expected}", field=field)
+
+
+def _check_int(field: str, value: object, low: int, high: int | None) -> None:
+    if value is None:
+        return
+    bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        _fail(field, value, bounds)
+    elif value < low or (high is not None and value > high):
+        _fail(field, value, bounds)
+
+
+def _check_float(field: str, value: object, low: float, high: float, *, above: bool = False) -> None:
+    bounds = f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        _fail(field, value, bounds)
+    elif value < low or value > high or (above and value == low):
+        _fail(field, value, bounds)
+
+
+def _check_stops(field: str, stops: object) -> None:
+    if not isinstance(stops, tuple) or not all(isinstance(stop, str) for stop in stops):
+        _fail(field, stops, "a tuple of strings")
+        return
+    if len(stops) > MAX_STOPS:
+        _fail(field, f"{len(stops)} entries", f"at most {MAX_STOPS} entries")
+    for stop in stops:
+        if not 1 <= len(stop) <= MAX_STOP_CHARS:
+            _fail(field, stop, f"1 to {MAX_STOP_CHARS} characters long")
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidRequestError(
+            f"stop_regex {pattern[:80]!r} is not a valid regular expression: {error}", field="stop_regex"
+        ) from None
+    if compiled.match("") is not None:
+        _fail("stop_regex", pattern, "a pattern that does not match the empty string")
