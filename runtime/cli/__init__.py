@@ -1,0 +1,5 @@
+"""The command line: ``ramet generate | chat | run | info``."""
+
+from ramet.runtime.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,52 @@
+"""The typer application and its error boundary."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from ramet.runtime.cli.chat import chat
+from ramet.runtime.cli.generate import generate
+from ramet.runtime.cli.info import info
+from ramet.runtime.cli.options import notes
+from ramet.runtime.cli.run import run
+from ramet.runtime.protocol import RametError
+
+app = typer.Typer(
+    name="ramet",
+    help="Run language-model programs on one shared prefix cache. Without --model the embedded SmolLM2-135M-Instruct runs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate)
+app.command()(chat)
+app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(info)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ramet {version('ramet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Run language-model programs on one shared prefix cache."""
+
+
+def main() -> None:
+    """Entry point: ramet's own errors become one line on stderr and exit status 1."""
+    try:
+        app()
+    except RametError as error:
+        notes.print(f"[bold red]error:[/] {error}", markup=True, soft_wrap=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(141)

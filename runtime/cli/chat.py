@@ -1,0 +1,85 @@
+"""``ramet chat``: a conversation in the terminal."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from ramet.runtime.cli import options
+from ramet.runtime.cli.report import usage_line
+from ramet.runtime.protocol import InvalidRequestError, SamplingParams
+
+if TYPE_CHECKING:
+    from ramet.runtime.engine import Engine
+
+HELP = "/reset starts over, /exit (or Ctrl-D) leaves; Ctrl-C stops an answer"
+
+
+def chat(
+    model: options.Model = "smollm2",
+    system: options.System = None,
+    max_tokens: options.MaxTokens = 512,
+    temperature: options.Temperature = 0.7,
+    top_p: options.TopP = 0.95,
+    top_k: options.TopK = 0,
+    seed: options.Seed = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "auto",
+    kv_tokens: options.KvTokens = None,
+    threads: options.Threads = None,
+) -> None:
+    """Talk to the model. After each answer: how much of the conversation came from the cache, and the speed."""
+    params = SamplingParams(
+        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed
+    )
+    engine = options.open_engine(
+        model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
+    )
+    with engine:
+        options.notes.print(HELP, style="dim")
+        _converse(engine, system, params)
+
+
+def _converse(engine: "Engine", system: str | None, params: SamplingParams) -> None:
+    opening = [] if system is None else [{"role": "system", "content": system}]
+    messages = list(opening)
+    while (line := _read_line()) is not None:
+        match line.strip():
+            case "":
+                continue
+            case "/exit" | "/quit":
+                return
+            case "/reset":
+                messages = list(opening)
+                continue
+            case text:
+                asked = [*messages, {"role": "user", "content": text}]
+                answer = _answer(engine, asked, params)
+                if answer is not None:
+                    messages = [*asked, {"role": "assistant", "content": answer}]
+
+
+def _answer(engine: "Engine", messages: list[dict[str, str]], params: SamplingParams) -> str | None:
+    """Streams the answer; None where the conversation no longer fits."""
+    pieces: list[str] = []
+    try:
+        for increment in engine.stream(messages=messages, sampling_params=params):
+            sys.stdout.write(increment.text)
+            sys.stdout.flush()
+            pieces.append(increment.text)
+            if increment.stats is not None:
+                sys.stdout.write("\n")
+                options.notes.print(usage_line(increment.stats), style="dim")
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+    except InvalidRequestError as error:
+        options.notes.print(f"{error}; /reset starts over", style="red")
+        return None
+    return "".join(pieces)
+
+
+def _read_line() -> str | None:
+    """The next line of the user; None at the end of input or at Ctrl-C."""
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except (EOFError, KeyboardInterrupt):
+        return None

@@ -1,0 +1,55 @@
+"""``ramet generate``: one prompt, one answer on stdout."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ramet.runtime.cli import options
+from ramet.runtime.cli.report import usage_line
+from ramet.runtime.protocol import SamplingParams
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The user's message; '-' reads it from stdin.")],
+    model: options.Model = "smollm2",
+    system: options.System = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Complete the text as it stands, without the chat template.")] = False,
+    max_tokens: options.MaxTokens = 256,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "auto",
+    kv_tokens: options.KvTokens = None,
+    threads: options.Threads = None,
+) -> None:
+    """Generate an answer to PROMPT and stream it to stdout; what it cost goes to stderr."""
+    if raw and system is not None:
+        raise typer.BadParameter("--system goes with the chat template; leave out --raw")
+    params = SamplingParams(
+        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())
+    )
+    text = sys.stdin.read() if prompt == "-" else prompt
+    engine = options.open_engine(
+        model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
+    )
+    with engine:
+        if raw:
+            increments = engine.stream(text, params)
+        else:
+            messages = [{"role": "user", "content": text}]
+            if system is not None:
+                messages.insert(0, {"role": "system", "content": system})
+            increments = engine.stream(messages=messages, sampling_params=params)
+        stats = None
+        for increment in increments:
+            sys.stdout.write(increment.text)
+            sys.stdout.flush()
+            stats = increment.stats or stats
+        sys.stdout.write("\n")
+    if stats is not None:
+        options.notes.print(usage_line(stats), style="dim")

@@ -1,0 +1,77 @@
+"""Options that several commands share, each declared once."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from ramet.runtime.engine import Engine
+
+ENGINE_PANEL = "Engine"
+SAMPLING_PANEL = "Sampling"
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="smollm2, gemma3-270m, a .gguf file, a Hugging Face folder, or a hub id such as org/name.",
+        rich_help_panel=ENGINE_PANEL,
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=ENGINE_PANEL, show_default=True)
+]
+Dtype = Annotated[
+    str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=ENGINE_PANEL)
+]
+Quantization = Annotated[
+    str,
+    typer.Option(
+        help="auto (int8 on CPU, none on CUDA), none or int8.", rich_help_panel=ENGINE_PANEL
+    ),
+]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(help="Size of the KV pool in tokens; sized from free memory if absent.", rich_help_panel=ENGINE_PANEL),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="CPU threads; one a physical core if absent.", rich_help_panel=ENGINE_PANEL),
+]
+
+MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.", rich_help_panel=SAMPLING_PANEL)]
+Temperature = Annotated[
+    float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel=SAMPLING_PANEL)
+]
+TopP = Annotated[float, typer.Option(help="Nucleus mass, (0, 1].", rich_help_panel=SAMPLING_PANEL)]
+TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0: all.", rich_help_panel=SAMPLING_PANEL)]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same tokens.", rich_help_panel=SAMPLING_PANEL)]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(help="Stop at this text; may be given several times.", rich_help_panel=SAMPLING_PANEL),
+]
+System = Annotated[str | None, typer.Option(help="System message.")]
+
+notes = Console(stderr=True, highlight=False)
+"""Everything that is not the answer itself goes to stderr."""
+
+
+def open_engine(**settings: Any) -> "Engine":
+    """The in-process engine; imports torch, so it is called by commands, not at import.
+
+    Shows what is being loaded while it loads, if stderr is a terminal.
+    """
+    with notes.status(f"loading {settings.get('model', 'smollm2')}") if notes.is_terminal else _Silent():
+        from ramet.runtime.engine import Engine
+
+        return Engine(**settings)
+
+
+class _Silent:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_exc: object) -> None:
+        return None
