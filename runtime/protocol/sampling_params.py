@@ -71,6 +71,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_float("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        if self.logit_bias is not None and not isinstance(self.logit_bias, dict):
+            _fail("logit_bias", self.logit_bias, "a dict of token id to a number from -100 to 100")
         for token_id, bias in (self.logit_bias or {}).items():
             _check_int("logit_bias", token_id, 0, None)
             _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
@@ -87,6 +89,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _fail("stop_token_ids", self.stop_token_ids, "a tuple of token ids")
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, None)
+        for field in ("include_stop", "ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, field), bool):
+                _fail(field, getattr(self, field), "true or false")
+        if self.grammar is not None and not isinstance(self.grammar, GrammarSpec):
+            _fail("grammar", self.grammar, "a JsonSchema, Regex, Ebnf, Choice or StructuralTag")
 
     @property
     def is_greedy(self) -> bool:
@@ -94,9 +101,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def has_penalties(self) -> bool:
-        return (
-            self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
-        )
+        return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
 
 
 def _fail(field: str, value: object, expected: str) -> None:

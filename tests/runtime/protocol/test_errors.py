@@ -1,0 +1,31 @@
+"""The tree at the top of errors.py is the tree of the classes."""
+
+import builtins
+import re
+
+import pytest
+
+from ramet.runtime.protocol import errors
+
+
+def test_docstring_draws_the_tree() -> None:
+    drawn = re.findall(r"([├└│ ─]*)(\w+Error)", errors.__doc__ or "")
+    classes = {name for name in vars(errors) if name.endswith("Error")}
+    assert {name for _, name in drawn} - {"ValueError"} == classes
+    stack: list[tuple[int, str]] = []
+    for indent, name in drawn:
+        if hasattr(builtins, name):
+            continue
+        depth = len(indent)
+        while stack and stack[-1][0] >= depth:
+            stack.pop()
+        if stack:
+            assert issubclass(getattr(errors, name), getattr(errors, stack[-1][1]))
+        stack.append((depth, name))
+
+
+def test_invalid_request_is_a_value_error_with_a_field() -> None:
+    with pytest.raises(ValueError, match="bad") as caught:
+        raise errors.InvalidRequestError("bad", field="top_p")
+    assert isinstance(caught.value, errors.RametError)
+    assert caught.value.field == "top_p"
