@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pdoc
 
-PUBLIC = ["ramet", "ramet.runtime.engine", "ramet.runtime.protocol", "ramet.runtime.scheduler", "ramet.runtime.cache"]
+PUBLIC = [
+    "ramet",
+    "ramet.runtime.engine",
+    "ramet.runtime.protocol",
+    "ramet.runtime.scheduler",
+    "ramet.runtime.cache",
+]
 
 
 def main() -> None:

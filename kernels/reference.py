@@ -1,4 +1,4 @@
-"""Torch oracles: what every op means. Plain, allocation-happy, any device; tests compare the others with these."""
+"""Torch oracles: what every op means. Plain, any device; tests compare the fast versions with these."""
 
 import torch
 from torch import Tensor

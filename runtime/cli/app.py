@@ -15,7 +15,7 @@ from ramet.runtime.protocol import RametError
 
 app = typer.Typer(
     name="ramet",
-    help="Run language-model programs on one shared prefix cache. Without --model the embedded SmolLM2-135M-Instruct runs.",
+    help="Run language-model programs on one shared prefix cache. Default model: the embedded SmolLM2.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -35,7 +35,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Run language-model programs on one shared prefix cache."""

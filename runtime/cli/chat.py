@@ -28,9 +28,7 @@ def chat(
     threads: options.Threads = None,
 ) -> None:
     """Talk to the model. After each answer: how much of the conversation came from the cache, and the speed."""
-    params = SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed
-    )
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     engine = options.open_engine(
         model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
     )

@@ -14,7 +14,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The user's message; '-' reads it from stdin.")],
     model: options.Model = "smollm2",
     system: options.System = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Complete the text as it stands, without the chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the text as it stands, without the chat template.")
+    ] = False,
     max_tokens: options.MaxTokens = 256,
     temperature: options.Temperature = 0.0,
     top_p: options.TopP = 1.0,
@@ -31,7 +33,12 @@ def generate(
     if raw and system is not None:
         raise typer.BadParameter("--system goes with the chat template; leave out --raw")
     params = SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        stop=tuple(stop or ()),
     )
     text = sys.stdin.read() if prompt == "-" else prompt
     engine = options.open_engine(

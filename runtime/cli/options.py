@@ -23,18 +23,16 @@ Model = Annotated[
 Device = Annotated[
     str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=ENGINE_PANEL, show_default=True)
 ]
-Dtype = Annotated[
-    str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=ENGINE_PANEL)
-]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=ENGINE_PANEL)]
 Quantization = Annotated[
     str,
-    typer.Option(
-        help="auto (int8 on CPU, none on CUDA), none or int8.", rich_help_panel=ENGINE_PANEL
-    ),
+    typer.Option(help="auto (int8 on CPU, none on CUDA), none or int8.", rich_help_panel=ENGINE_PANEL),
 ]
 KvTokens = Annotated[
     int | None,
-    typer.Option(help="Size of the KV pool in tokens; sized from free memory if absent.", rich_help_panel=ENGINE_PANEL),
+    typer.Option(
+        help="Size of the KV pool in tokens; sized from free memory if absent.", rich_help_panel=ENGINE_PANEL
+    ),
 ]
 Threads = Annotated[
     int | None,
@@ -46,7 +44,9 @@ Temperature = Annotated[
     float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel=SAMPLING_PANEL)
 ]
 TopP = Annotated[float, typer.Option(help="Nucleus mass, (0, 1].", rich_help_panel=SAMPLING_PANEL)]
-TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0: all.", rich_help_panel=SAMPLING_PANEL)]
+TopK = Annotated[
+    int, typer.Option(help="Keep the k most probable tokens; 0: all.", rich_help_panel=SAMPLING_PANEL)
+]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same tokens.", rich_help_panel=SAMPLING_PANEL)]
 Stop = Annotated[
     list[str] | None,

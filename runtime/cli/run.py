@@ -14,9 +14,7 @@ from ramet.runtime.protocol import InvalidRequestError
 
 def run(
     file: Annotated[Path, typer.Argument(help="A Python file with a function main(engine, *arguments).")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Handed on to main as strings.")
-    ] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Handed on to main as strings.")] = None,
     model: options.Model = "smollm2",
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -24,7 +22,7 @@ def run(
     kv_tokens: options.KvTokens = None,
     threads: options.Threads = None,
 ) -> None:
-    """Run FILE's main(engine, *arguments); then say what was computed, what came from the cache, and how long it took.
+    """Run FILE's main(engine, *arguments); then say what was computed, what was cached and how long it took.
 
     Options go before FILE; everything after it belongs to the program.
     """

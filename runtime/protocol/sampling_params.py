@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import UnionType
 
 import msgspec
 
@@ -71,8 +72,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_float("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
-        if self.logit_bias is not None and not isinstance(self.logit_bias, dict):
-            _fail("logit_bias", self.logit_bias, "a dict of token id to a number from -100 to 100")
+        _check_type(
+            "logit_bias", self.logit_bias, dict | None, "a dict of token id to a number from -100 to 100"
+        )
         for token_id, bias in (self.logit_bias or {}).items():
             _check_int("logit_bias", token_id, 0, None)
             _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
@@ -85,15 +87,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check_stops("stop_regex", self.stop_regex)
         for pattern in self.stop_regex:
             _check_pattern(pattern)
-        if not isinstance(self.stop_token_ids, tuple):
-            _fail("stop_token_ids", self.stop_token_ids, "a tuple of token ids")
+        _check_type("stop_token_ids", self.stop_token_ids, tuple, "a tuple of token ids")
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, None)
         for field in ("include_stop", "ignore_eos", "skip_special_tokens"):
-            if not isinstance(getattr(self, field), bool):
-                _fail(field, getattr(self, field), "true or false")
-        if self.grammar is not None and not isinstance(self.grammar, GrammarSpec):
-            _fail("grammar", self.grammar, "a JsonSchema, Regex, Ebnf, Choice or StructuralTag")
+            _check_type(field, getattr(self, field), bool, "true or false")
+        _check_type(
+            "grammar", self.grammar, GrammarSpec | None, "a JsonSchema, Regex, Ebnf, Choice or StructuralTag"
+        )
 
     @property
     def is_greedy(self) -> bool:
@@ -110,13 +111,17 @@ def _fail(field: str, value: object, expected: str) -> None:
     raise InvalidRequestError(f"{field} is {shown}; it must be {expected}", field=field)
 
 
+def _check_type(field: str, value: object, kind: type | UnionType, expected: str) -> None:
+    if not isinstance(value, kind):
+        _fail(field, value, expected)
+
+
 def _check_int(field: str, value: object, low: int, high: int | None) -> None:
     if value is None:
         return
     bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, int):
-        _fail(field, value, bounds)
-    elif value < low or (high is not None and value > high):
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    if not is_int or value < low or (high is not None and value > high):  # type: ignore[operator]
         _fail(field, value, bounds)
 
 
@@ -124,7 +129,8 @@ def _check_float(field: str, value: object, low: float, high: float, *, above: b
     bounds = f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _fail(field, value, bounds)
-    elif value < low or value > high or (above and value == low):
+        return
+    if value < low or value > high or (above and value == low):
         _fail(field, value, bounds)
 
 

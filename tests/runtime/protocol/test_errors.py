@@ -3,8 +3,6 @@
 import builtins
 import re
 
-import pytest
-
 from ramet.runtime.protocol import errors
 
 
@@ -25,7 +23,7 @@ def test_docstring_draws_the_tree() -> None:
 
 
 def test_invalid_request_is_a_value_error_with_a_field() -> None:
-    with pytest.raises(ValueError, match="bad") as caught:
-        raise errors.InvalidRequestError("bad", field="top_p")
-    assert isinstance(caught.value, errors.RametError)
-    assert caught.value.field == "top_p"
+    error = errors.InvalidRequestError("bad", field="top_p")
+    assert isinstance(error, ValueError)
+    assert isinstance(error, errors.RametError)
+    assert error.field == "top_p"
