@@ -8,7 +8,8 @@ import msgspec
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Rotary position embedding and its scaling.
 
-    ``linear``: positions divided by ``factor``. ``llama3``: Llama 3.1's frequency bands. ``yarn``: arXiv 2309.00071.
+    ``linear``: positions divided by ``factor``. ``llama3``: Llama 3.1's frequency bands. ``yarn``: arXiv
+    2309.00071.
     """
 
     theta: float = 10000.0
@@ -25,6 +26,9 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    frequency_factors: bool = False
+    """Every frequency is divided by its entry of the weight ``rope_freqs.weight`` (how GGUF files carry
+    llama3)."""
 
 
 class MoeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +80,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     sandwich_norms: bool = False
     """Norms after attention and MLP too (Gemma 2 and 3)."""
     embedding_scale: float | None = None
-    """Embeddings are multiplied by it (Gemma: sqrt(hidden_size), rounded as the checkpoint's dtype rounds it)."""
+    """Embeddings are multiplied by it (Gemma: sqrt(hidden_size), rounded as the checkpoint's dtype rounds
+    it)."""
     tie_embeddings: bool = False
     moe: MoeConfig | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    checkpoint_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    """The dtype that the weights were published in, where the checkpoint says so."""
+    text_part_of: str | None = None
+    """The multimodal class whose text decoder this is; the tensors of its other parts are not loaded."""
