@@ -1,0 +1,116 @@
+"""The seam between the user's face and an engine: one small protocol, in this process or over a socket.
+
+Nothing here, and nothing that is imported from here, needs torch.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from ramet.runtime.protocol import GenerateInput, RametError, TextOutput
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine tells of itself: the limits that requests are checked against, and what runs."""
+
+    model: str
+    architecture: str = ""
+    vocab_size: int
+    """Width of the model's logits; token ids are below it."""
+    context_length: int
+    """Most tokens of prompt and answer together."""
+    kv_tokens: int
+    """Size of the KV pool, tokens."""
+    page_size: int = 1
+    device: str = "cpu"
+    dtype: str = "float32"
+    quantization: str = "none"
+    num_layers: int = 0
+    num_parameters: int = 0
+    weight_bytes: int = 0
+    """Of the weights in memory, scales included."""
+    kv_bytes: int = 0
+    """Of the KV pool."""
+    timings: dict[str, float] = {}
+    """Seconds by phase of the start."""
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since the start, and the state of this moment."""
+
+    waiting_requests: int = 0
+    running_requests: int = 0
+    finished_requests: int = 0
+    """All that ended, whatever their finish reason."""
+    aborted_requests: int = 0
+    failed_requests: int = 0
+    prompt_tokens: int = 0
+    """Of requests that ran."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV came from the radix cache."""
+    output_tokens: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    total_pages: int = 0
+    free_pages: int = 0
+    cached_pages: int = 0
+    """Held by the radix cache alone: evicted when pages are needed."""
+    page_size: int = 1
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that came from the cache."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+class OutputSink(Protocol):
+    """Where the outputs of a submission go. Called from the engine's thread: it must not block."""
+
+    def put(self, outputs: list[TextOutput]) -> bool:
+        """False: nobody listens any more, and the engine aborts these requests."""
+        ...
+
+    def fail(self, error: RametError, request_id: str | None = None) -> None:
+        """The submission was refused as a whole because of this one of its requests, or the engine is gone
+        (None).
+
+        Nothing follows.
+        """
+        ...
+
+
+class EngineClient(Protocol):
+    """What the user's face needs of an engine. Every method may be called from any thread."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def submit(self, inputs: Sequence[GenerateInput], sink: OutputSink) -> None:
+        """Queue all of ``inputs`` or none: where one is refused, ``sink.fail`` gets its InvalidRequestError.
+
+        Request ids are unique among the requests that run; each submission has a sink of its own. Every request
+        then ends with exactly one TextOutput that has a finish reason, or by ``sink.fail``.
+
+        Raises:
+            EngineDeadError: the engine is closed or gone.
+        """
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests with FinishReason.ABORT; unknown and finished ones are ignored. Does not wait."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def flush_cache(self) -> int:
+        """Drop every cached prefix that no running request uses; returns the tokens freed."""
+        ...
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where the accounting of pages and requests does not add up."""
+        ...
+
+    def close(self) -> None:
+        """End what runs (EngineDeadError to whoever waits) and free everything. Closing twice is allowed."""
+        ...

@@ -1,0 +1,126 @@
+"""EngineConfig: every setting of an engine, in one frozen record."""
+
+import difflib
+import os
+import re
+from typing import Any
+
+import msgspec
+
+from ramet.runtime.protocol import InvalidRequestError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("auto", "none", "int8")
+SCHEDULE_POLICIES = ("lpm", "fcfs")
+EVICTION_POLICIES = ("lru", "lfu")
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Frozen, validated on construction. None (or "auto") means: chosen from the model and the machine.
+
+    Raises:
+        InvalidRequestError: a value is out of range; the message names the field, the value and the range.
+    """
+
+    model: str = "smollm2"
+    """An embedded model's name, a .gguf file, a Hugging Face folder, or a hub id such as org/name."""
+    device: str = "auto"
+    """auto (cuda if there is one), cpu, cuda or cuda:N."""
+    dtype: str = "auto"
+    """Of activations and unquantised weights: float32, bfloat16 or float16. auto: float32 on CPU, bfloat16 on
+    CUDA.
+    """
+    quantization: str = "auto"
+    """Of the linear layers' weights: none or int8. auto: int8 on CPU, none on CUDA."""
+    context_length: int | None = None
+    """Most tokens of prompt and answer together; None: what the model was trained for."""
+    kv_tokens: int | None = None
+    """Size of the KV pool, tokens; None: sized from the memory that is free."""
+    page_size: int = 16
+    """Tokens a KV page; prefixes are shared in whole pages, so 1 shares every token."""
+    max_running_requests: int = 128
+    """Requests that are computed in the same step at most; the others wait."""
+    max_tokens_per_step: int | None = None
+    """Prompt and decode tokens of one step at most; longer prompts are computed in chunks. None: 512 on CPU,
+    8192 on CUDA."""
+    schedule_policy: str = "lpm"
+    """lpm (longest cached prefix first) or fcfs (first come, first served)."""
+    max_overtakes: int = 64
+    """With lpm: a waiting request is overtaken by younger ones this often at most."""
+    eviction_policy: str = "lru"
+    """Which cached prefix goes first when pages run out: lru (least recently) or lfu (least frequently
+    used).
+    """
+    enable_prefix_cache: bool = True
+    """False: nothing is kept of a finished request. The tokens are the same either way."""
+    threads: int | None = None
+    """CPU threads of one operation; None: one a physical core."""
+    cache_dir: str | None = None
+    """Where converted weights are kept; None: the user's cache folder."""
+    seed: int = 0
+    """From which the seeds of requests without one are drawn."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model.strip():
+            _fail("model", self.model, "an embedded model's name, a file, a folder or a hub id")
+        if not isinstance(self.device, str) or not _DEVICE.fullmatch(self.device):
+            _fail("device", self.device, "auto, cpu, cuda or cuda:N")
+        _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("quantization", self.quantization, QUANTIZATIONS)
+        _check_choice("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
+        _check_choice("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
+        _check_int("context_length", self.context_length, 2, None, optional=True)
+        _check_int("kv_tokens", self.kv_tokens, 2, None, optional=True)
+        _check_int("page_size", self.page_size, 1, 1024)
+        _check_int("max_running_requests", self.max_running_requests, 1, 65536)
+        _check_int("max_tokens_per_step", self.max_tokens_per_step, 1, None, optional=True)
+        _check_int("max_overtakes", self.max_overtakes, 0, None)
+        _check_int("threads", self.threads, 1, 1024, optional=True)
+        _check_int("seed", self.seed, -(2**63), 2**63 - 1)
+        if not isinstance(self.enable_prefix_cache, bool):
+            _fail("enable_prefix_cache", self.enable_prefix_cache, "True or False")
+        if self.cache_dir is not None and (not isinstance(self.cache_dir, str) or not self.cache_dir):
+            _fail("cache_dir", self.cache_dir, "a folder, or None")
+
+    @classmethod
+    def of(cls, model: "str | os.PathLike[str]", settings: dict[str, Any]) -> "EngineConfig":
+        """The record from what a user wrote: paths are taken, unknown names refused with the nearest known
+        one.
+        """
+        known = cls.__struct_fields__
+        for name in settings:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
+                raise InvalidRequestError(f"there is no setting {name!r}; {hint}", field=name)
+        values = {
+            name: os.fspath(value) if isinstance(value, os.PathLike) else value
+            for name, value in {"model": model, **settings}.items()
+        }
+        return cls(**values)
+
+
+def _fail(field: str, value: object, expected: str) -> None:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    raise InvalidRequestError(f"{field} is {shown}; it must be {expected}", field=field)
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        _fail(field, value, f"one of {', '.join(choices)}")
+
+
+def _check_int(field: str, value: object, low: int, high: int | None, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < low
+        or (high is not None and value > high)
+    ):
+        _fail(field, value, bounds)

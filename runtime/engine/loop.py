@@ -1,0 +1,231 @@
+"""EngineLoop: one thread owns an engine's core; everyone else talks to it through an inbox."""
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from ramet.runtime.engine.client import EngineInfo, EngineStats, OutputSink
+from ramet.runtime.engine.sinks import SinkTable
+from ramet.runtime.protocol import EngineDeadError, GenerateInput, InvalidRequestError, TextOutput
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+IDLE_SECONDS = 0.5
+"""After so long without work the core's accounting is checked, once: late enough not to cost a caller
+anything.
+"""
+CLOSE_SECONDS = 30.0
+"""A step may be running when the loop is closed; it is waited for, but not for ever."""
+
+
+class Core(Protocol):
+    """What the loop drives; EngineCore is one. Used from the loop's thread only."""
+
+    def add(self, request: GenerateInput) -> None: ...
+
+    def abort(self, request_id: str) -> list[TextOutput]: ...
+
+    def step(self) -> list[TextOutput]: ...
+
+    def has_work(self) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def flush_cache(self) -> int: ...
+
+    def check_integrity(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    inputs: Sequence[GenerateInput]
+    sink: OutputSink
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: Callable[[Core], Any]
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    pass
+
+
+_Message = _Submit | _Abort | _Call | _Close
+
+
+class EngineLoop:
+    """An EngineClient over a core in this process.
+
+    The thread runs steps while there is work and sleeps on its inbox otherwise. Messages are taken between two
+    steps, so a submission is added whole before any of it runs. If the core raises, which it must not, the loop
+    is dead: everyone who waits gets an EngineDeadError that names the cause at once, and so does everyone who
+    comes later.
+    """
+
+    def __init__(self, core: Core, info: EngineInfo) -> None:
+        self._info = info
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        # Reentrant: the garbage collector may abort an abandoned stream's request while this thread is in here.
+        self._lock = threading.RLock()
+        self._death: EngineDeadError | None = None
+        # The core belongs to the thread alone, so that its memory is freed when the thread ends.
+        self._thread = threading.Thread(target=self._run, args=(core,), name="ramet-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def submit(self, inputs: Sequence[GenerateInput], sink: OutputSink) -> None:
+        self._send(_Submit(inputs, sink))
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        # A dead engine has ended everything already.
+        with contextlib.suppress(EngineDeadError):
+            self._send(_Abort(request_ids))
+
+    def post(self, function: Callable[[Core], T]) -> "Future[T]":
+        """Run ``function`` on the core between two steps; the future has what it returned or raised."""
+        message = _Call(function)
+        self._send(message)
+        return message.future
+
+    def call(self, function: Callable[[Core], T]) -> T:
+        """As ``post``, and waits."""
+        return self.post(function).result()
+
+    def stats(self) -> EngineStats:
+        return self.call(lambda core: core.stats())
+
+    def flush_cache(self) -> int:
+        return self.call(lambda core: core.flush_cache())
+
+    def check_integrity(self) -> None:
+        self.call(lambda core: core.check_integrity())
+
+    def close(self) -> None:
+        with contextlib.suppress(EngineDeadError):
+            self._send(_Close())
+        # The garbage collector may close an engine from the engine's own thread.
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_SECONDS)
+
+    def _send(self, message: _Message) -> None:
+        # Under the lock a message is either put before the loop's last look at its inbox, or refused.
+        with self._lock:
+            if self._death is not None:
+                raise EngineDeadError(str(self._death)) from self._death.__cause__
+            self._inbox.put(message)
+
+    def _run(self, core: Core) -> None:
+        desk = _Desk(core)
+        death = EngineDeadError("the engine was closed; create a new one")
+        try:
+            self._serve(core, desk)
+        except BaseException as cause:
+            logger.exception("the engine failed")
+            death = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
+            death.__cause__ = cause
+        with self._lock:
+            self._death = death
+        desk.end(death, self._take_all())
+
+    def _serve(self, core: Core, desk: "_Desk") -> None:
+        unchecked = False
+        while True:
+            for message in self._take(core.has_work(), unchecked):
+                if isinstance(message, _Close):
+                    return
+                desk.handle(message)
+            if core.has_work():
+                desk.deliver(core.step())
+                unchecked = True
+            elif unchecked and self._inbox.empty():
+                core.check_integrity()
+                unchecked = False
+
+    def _take(self, has_work: bool, unchecked: bool) -> list[_Message]:
+        """What is in the inbox; without work, waits for it (if the core is unchecked, IDLE_SECONDS at most)."""
+        if has_work:
+            return self._take_all()
+        try:
+            first = self._inbox.get(timeout=IDLE_SECONDS if unchecked else None)
+        except queue.Empty:
+            return []
+        return [first, *self._take_all()]
+
+    def _take_all(self) -> list[_Message]:
+        # This thread alone takes, so an inbox that is not empty has a message.
+        messages = []
+        while not self._inbox.empty():
+            messages.append(self._inbox.get())
+        return messages
+
+
+class _Desk:
+    """Takes messages to the core and outputs to whoever waits for them."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._waiting = SinkTable()
+
+    def handle(self, message: _Submit | _Abort | _Call) -> None:
+        match message:
+            case _Submit(inputs, sink):
+                self._submit(inputs, sink)
+            case _Abort(request_ids):
+                self.deliver([output for key in request_ids for output in self._core.abort(key)])
+            case _Call(function, future):
+                if future.set_running_or_notify_cancel():
+                    try:
+                        future.set_result(function(self._core))
+                    except Exception as error:
+                        future.set_exception(error)
+
+    def _submit(self, inputs: Sequence[GenerateInput], sink: OutputSink) -> None:
+        for position, request in enumerate(inputs):
+            try:
+                if request.request_id in self._waiting:
+                    raise InvalidRequestError(
+                        f"request_id {request.request_id!r} belongs to a running request; choose another one",
+                        field="request_id",
+                    )
+                self._core.add(request)
+            except InvalidRequestError as error:
+                # No step has run in between: the earlier ones of the batch leave without a trace.
+                for earlier in inputs[:position]:
+                    self._waiting.forget(earlier.request_id)
+                    self._core.abort(earlier.request_id)
+                sink.fail(error, request.request_id)
+                return
+            self._waiting.add(request.request_id, sink)
+
+    def deliver(self, outputs: list[TextOutput]) -> None:
+        for request_id in self._waiting.deliver(outputs):
+            self._core.abort(request_id)
+
+    def end(self, death: EngineDeadError, unread: Sequence[_Message]) -> None:
+        """Tell everyone who waits, and everyone whose message was not read any more."""
+        self._waiting.fail_all(death)
+        for message in unread:
+            match message:
+                case _Submit(_, sink):
+                    sink.fail(death)
+                case _Call(_, future):
+                    if future.set_running_or_notify_cancel():
+                        future.set_exception(death)

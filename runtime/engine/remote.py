@@ -1,0 +1,258 @@
+"""RemoteClient: an EngineClient whose engine is another process, over ZeroMQ. Imports no torch."""
+
+import contextlib
+import itertools
+import logging
+import os
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TypeVar
+
+import msgspec
+import zmq
+
+from ramet.runtime.engine.child import EngineChild
+from ramet.runtime.engine.client import EngineInfo, EngineStats, OutputSink
+from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.messages import (
+    Abort,
+    Call,
+    CallName,
+    Close,
+    Died,
+    FromEngine,
+    Outputs,
+    Ready,
+    Refused,
+    Result,
+    StartFailed,
+    Submit,
+    revive_error,
+    revive_ramet_error,
+)
+from ramet.runtime.engine.sinks import SinkTable
+from ramet.runtime.protocol import EngineDeadError, GenerateInput, InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 20.0
+"""More than EngineChild.end takes at most."""
+
+
+class RemoteClient:
+    """Starts the process and talks to it through one thread, which alone touches the socket.
+
+    When the process ends, for whatever reason, everyone who waits gets an EngineDeadError with the exit code at
+    once, and so does everyone who comes later. ``close`` ends the process in bounded time; the process ends by
+    itself if this one dies.
+
+    Raises:
+        Exception: what the engine's start raised, of the same type and message.
+        EngineDeadError: the process ended or did not answer within ``start_timeout`` seconds.
+    """
+
+    def __init__(self, config: EngineConfig, *, builder: str, start_timeout: float) -> None:
+        self._child = EngineChild(config, builder)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        # Reentrant: the garbage collector may abort an abandoned stream's request while this thread is in here.
+        self._lock = threading.RLock()
+        self._waiting = SinkTable()
+        self._calls: dict[int, Future[bytes]] = {}
+        self._call_ids = itertools.count()
+        self._death: EngineDeadError | None = None
+        self._ready: Future[Ready] = Future()
+        self._thread = threading.Thread(target=self._run, name="ramet-engine-client", daemon=True)
+        self._thread.start()
+        try:
+            self._started = self._ready.result(start_timeout)
+        except FutureTimeoutError:
+            self.close()
+            raise EngineDeadError(
+                f"the engine's process was not ready after {start_timeout:g} s; raise start_timeout if the "
+                "model takes longer to load"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine said when it was ready."""
+        return self._started
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._started.info
+
+    def submit(self, inputs: Sequence[GenerateInput], sink: OutputSink) -> None:
+        message = self._encoder.encode(Submit(list(inputs)))
+        with self._lock:
+            self._check_alive()
+            used = next((item.request_id for item in inputs if item.request_id in self._waiting), None)
+            if used is not None:
+                raise InvalidRequestError(
+                    f"request_id {used!r} belongs to a running request; choose another one", field="request_id"
+                )
+            for item in inputs:
+                self._waiting.add(item.request_id, sink)
+            self._post(message)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        with self._lock:
+            running = [key for key in request_ids if key in self._waiting]
+            if running and self._death is None:
+                self._post(self._encoder.encode(Abort(running)))
+
+    def stats(self) -> EngineStats:
+        return self._call("stats", EngineStats)
+
+    def flush_cache(self) -> int:
+        return self._call("flush_cache", int)
+
+    def check_integrity(self) -> None:
+        self._call("check_integrity", type(None))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._death is None:
+                self._die(EngineDeadError("the engine was closed; create a new one"))
+                self._post(None)
+        # The garbage collector may close an engine from the client's own thread.
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_SECONDS)
+
+    def _call(self, name: CallName, kind: type[T]) -> T:
+        future: Future[bytes] = Future()
+        with self._lock:
+            self._check_alive()
+            call_id = next(self._call_ids)
+            self._calls[call_id] = future
+            self._post(self._encoder.encode(Call(call_id, name)))
+        return msgspec.msgpack.decode(future.result(), type=kind)
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(str(self._death))
+
+    def _post(self, message: bytes | None) -> None:
+        self._outbox.put(message)
+        # A full pipe means that the thread is about to wake up anyway.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
+
+    def _die(self, death: EngineDeadError) -> None:
+        """Tell everyone who waits; the first cause stays."""
+        with self._lock:
+            if self._death is not None:
+                return
+            self._death = death
+            self._waiting.fail_all(death)
+            for future in self._calls.values():
+                future.set_exception(death)
+            self._calls.clear()
+            if not self._ready.done():
+                self._ready.set_exception(death)
+
+    def _run(self) -> None:
+        """The thread: talks until the engine or this client ends, then ends the process and cleans up."""
+        told = False
+        context = zmq.Context()
+        try:
+            told = self._talk(context)
+        except Exception as error:
+            logger.exception("the connection to the engine's process failed")
+            self._die(EngineDeadError(f"the connection to the engine's process failed: {error}"))
+        self._child.end(told=told)
+        self._die(self._child.death())
+        context.destroy(linger=0)
+        with self._lock:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _talk(self, context: "zmq.Context[zmq.Socket[bytes]]") -> bool:
+        """Returns whether the process ends by itself: it has ended, or it was told to."""
+        requests = _bind(context, zmq.PUSH, self._child.requests_address)
+        replies = _bind(context, zmq.PULL, self._child.replies_address)
+        poller = zmq.Poller()
+        poller.register(replies, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        poller.register(self._child.life_fd, zmq.POLLIN | zmq.POLLERR)
+        while True:
+            events = dict(poller.poll())
+            if self._wake_read in events:
+                os.read(self._wake_read, 1 << 16)
+            if not self._send_all(requests):
+                return _send(requests, self._encoder.encode(Close()))
+            self._receive_all(replies)
+            if self._child.life_fd in events:
+                return True
+            if self._death is not None:
+                return False
+
+    def _send_all(self, requests: "zmq.Socket[bytes]") -> bool:
+        """False: this client was closed."""
+        while not self._outbox.empty():
+            message = self._outbox.get()
+            if message is None:
+                return False
+            # Where it cannot be sent the process is gone, and its end is the next event.
+            _send(requests, message)
+        return True
+
+    def _receive_all(self, replies: "zmq.Socket[bytes]") -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._handle(self._decoder.decode(replies.recv(zmq.NOBLOCK)))
+
+    def _handle(self, message: FromEngine) -> None:
+        with self._lock:
+            match message:
+                case Outputs(outputs):
+                    if orphans := self._waiting.deliver(outputs):
+                        self._post(self._encoder.encode(Abort(orphans)))
+                case Refused(request_id, error):
+                    self._waiting.refuse(revive_ramet_error(error), request_id)
+                case Result(call_id, value, error):
+                    future = self._calls.pop(call_id, None)
+                    if future is not None and error is not None:
+                        future.set_exception(revive_error(error))
+                    elif future is not None:
+                        future.set_result(bytes(value))
+                case Ready():
+                    self._ready.set_result(message)
+                case StartFailed(error):
+                    self._ready.set_exception(revive_error(error))
+                    self._die(EngineDeadError(f"the engine did not start: {error.message}"))
+                case Died(error):
+                    self._die(revive_ramet_error(error))
+
+
+def _bind(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, address: str) -> "zmq.Socket[bytes]":
+    socket = context.socket(kind)
+    # Unbounded queues: the other end is always read, and a bound would make a sender block.
+    socket.set(zmq.SNDHWM, 0)
+    socket.set(zmq.RCVHWM, 0)
+    socket.bind(address)
+    return socket
+
+
+def _send(socket: "zmq.Socket[bytes]", message: bytes) -> bool:
+    """False: nobody is connected."""
+    try:
+        socket.send(message, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True

@@ -1,0 +1,173 @@
+"""The engine's process: builds an engine and serves it to the parent over ZeroMQ."""
+
+import logging
+import os
+import select
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib import import_module
+from typing import Any, Protocol
+
+import msgspec
+import zmq
+
+from ramet.runtime.engine.child import WorkerOptions
+from ramet.runtime.engine.client import EngineInfo
+from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.loop import Core, EngineLoop
+from ramet.runtime.engine.messages import (
+    Abort,
+    Call,
+    CallName,
+    Close,
+    Died,
+    FromEngine,
+    Outputs,
+    Ready,
+    Refused,
+    Result,
+    StartFailed,
+    Submit,
+    ToEngine,
+    describe_error,
+)
+from ramet.runtime.env import environment
+from ramet.runtime.protocol import EngineDeadError, RametError, TextOutput
+from ramet.runtime.tokenizer import TokenizerSpec
+
+PARENT_CHECK_SECONDS = 1.0
+FLUSH_MILLISECONDS = 2000
+"""How long a last message may take to leave."""
+
+
+class Built(Protocol):
+    """What a builder returns."""
+
+    @property
+    def core(self) -> Core: ...
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def tokenizer_spec(self) -> TokenizerSpec: ...
+
+
+def main(options_text: str) -> None:
+    """Runs until the parent says Close, or ends. A failed start is reported with its exception's type and
+    message.
+    """
+    options = msgspec.json.decode(options_text, type=WorkerOptions)
+    # The parent's sign of our life: no process that we start may hold it open after us.
+    os.set_inheritable(options.life_fd, False)
+    threading.Thread(target=_end_with_parent, args=(options,), name="ramet-parent-watch", daemon=True).start()
+    logging.basicConfig(
+        level=environment().log_level.upper(),
+        format="%(asctime)s engine[%(process)d] %(levelname)s %(name)s: %(message)s",
+    )
+    context = zmq.Context()
+    context.set(zmq.LINGER, FLUSH_MILLISECONDS)
+    replies = Replies(_connect(context, zmq.PUSH, options.replies_address))
+    try:
+        built = load_builder(options.builder)(options.config)
+        ready = Ready(built.info, built.tokenizer_spec)
+    except Exception as error:
+        replies.send(StartFailed(describe_error(error)))
+        context.destroy()
+        sys.exit(1)
+    loop = EngineLoop(built.core, built.info)
+    del built
+    replies.send(ready)
+    serve(loop, _connect(context, zmq.PULL, options.requests_address), replies)
+    loop.close()
+    context.destroy()
+
+
+def load_builder(name: str) -> Callable[[EngineConfig], Built]:
+    """The function that ``module:function`` names."""
+    module, _, function = name.partition(":")
+    builder: Callable[[EngineConfig], Built] = getattr(import_module(module), function)
+    return builder
+
+
+class Replies:
+    """The way back to the parent, and the one OutputSink of all requests, so that a step's outputs travel
+    together.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._socket = socket
+        self._encoder = msgspec.msgpack.Encoder()
+        # Used by the engine's thread and by the one that reads; ZeroMQ wants them one after the other.
+        self._lock = threading.Lock()
+
+    def send(self, message: FromEngine) -> None:
+        frame = self._encoder.encode(message)
+        with self._lock:
+            self._socket.send(frame)
+
+    def put(self, outputs: list[TextOutput]) -> bool:
+        self.send(Outputs(outputs))
+        return True
+
+    def fail(self, error: RametError, request_id: str | None = None) -> None:
+        record = describe_error(error)
+        self.send(Died(record) if request_id is None else Refused(request_id, record))
+
+
+def serve(loop: EngineLoop, requests: "zmq.Socket[bytes]", replies: Replies) -> None:
+    """Hands the parent's messages to the loop until Close; returns too when the loop is dead."""
+    decoder = msgspec.msgpack.Decoder(ToEngine)
+    while True:
+        message: ToEngine = decoder.decode(requests.recv())
+        try:
+            match message:
+                case Submit(inputs):
+                    loop.submit(inputs, replies)
+                case Abort(request_ids):
+                    loop.abort(request_ids)
+                case Call(call_id, name):
+                    _call(loop, call_id, name, replies)
+                case Close():
+                    return
+        except EngineDeadError as death:
+            replies.fail(death)
+            return
+
+
+def _call(loop: EngineLoop, call_id: int, name: CallName, replies: Replies) -> None:
+    def answer(future: "Future[Any]") -> None:
+        error = future.exception()
+        if error is not None:
+            replies.send(Result(call_id, error=describe_error(error)))
+        else:
+            replies.send(Result(call_id, msgspec.Raw(msgspec.msgpack.encode(future.result()))))
+
+    functions: dict[CallName, Callable[[Core], Any]] = {
+        "stats": lambda core: core.stats(),
+        "flush_cache": lambda core: core.flush_cache(),
+        "check_integrity": lambda core: core.check_integrity(),
+    }
+    loop.post(functions[name]).add_done_callback(answer)
+
+
+def _end_with_parent(options: WorkerOptions) -> None:
+    """Waits for the end of stdin, a pipe that the parent holds and never writes to. A copy of the pipe may have
+    leaked into another process, so the parent's process id is looked at too."""
+    while os.getppid() == options.parent_pid:
+        readable, _, _ = select.select([0], [], [], PARENT_CHECK_SECONDS)
+        if readable and os.read(0, 1) == b"":
+            break
+    shutil.rmtree(options.directory, ignore_errors=True)
+    os._exit(1)
+
+
+def _connect(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, address: str) -> "zmq.Socket[bytes]":
+    socket = context.socket(kind)
+    socket.set(zmq.SNDHWM, 0)
+    socket.set(zmq.RCVHWM, 0)
+    socket.connect(address)
+    return socket
