@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from ramet.runtime.cli.chat import chat
 from ramet.runtime.cli.generate import generate
@@ -43,11 +44,10 @@ def root(
 
 
 def main() -> None:
-    """Entry point: ramet's own errors become one line on stderr and exit status 1."""
+    """Entry point. Exit status 0: done; 1: it failed, which one line on stderr says; 2: wrong usage."""
     try:
         app()
     except RametError as error:
-        notes.print(f"[bold red]error:[/] {error}", markup=True, soft_wrap=True)
+        message = " ".join(str(error).splitlines())
+        notes.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
         sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(141)

@@ -27,13 +27,17 @@ def chat(
     kv_tokens: options.KvTokens = None,
     threads: options.Threads = None,
 ) -> None:
-    """Talk to the model. After each answer: how much of the conversation came from the cache, and the speed."""
+    """Talk to the model. After each answer: how much of the conversation came from the cache, and the speed.
+
+    Without a terminal each line of stdin is one turn.
+    """
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     engine = options.open_engine(
         model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
     )
     with engine:
-        options.notes.print(HELP, style="dim")
+        if sys.stdin.isatty():
+            options.notes.print(HELP, style="dim")
         _converse(engine, system, params)
 
 
@@ -48,7 +52,6 @@ def _converse(engine: "Engine", system: str | None, params: SamplingParams) -> N
                 return
             case "/reset":
                 messages = list(opening)
-                continue
             case text:
                 asked = [*messages, {"role": "user", "content": text}]
                 answer = _answer(engine, asked, params)
@@ -57,20 +60,22 @@ def _converse(engine: "Engine", system: str | None, params: SamplingParams) -> N
 
 
 def _answer(engine: "Engine", messages: list[dict[str, str]], params: SamplingParams) -> str | None:
-    """Streams the answer; None where the conversation no longer fits."""
+    """Streams the answer and returns it, as far as it came; None where the message was refused."""
     pieces: list[str] = []
     try:
-        for increment in engine.stream(messages=messages, sampling_params=params):
-            sys.stdout.write(increment.text)
-            sys.stdout.flush()
-            pieces.append(increment.text)
-            if increment.stats is not None:
-                sys.stdout.write("\n")
-                options.notes.print(usage_line(increment.stats), style="dim")
+        with engine.stream(messages=messages, sampling_params=params) as increments:
+            for increment in increments:
+                sys.stdout.write(increment.text)
+                sys.stdout.flush()
+                pieces.append(increment.text)
+                if increment.stats is not None:
+                    sys.stdout.write("\n")
+                    options.notes.print(usage_line(increment.stats), style="dim", markup=False)
     except KeyboardInterrupt:
         sys.stdout.write("\n")
     except InvalidRequestError as error:
-        options.notes.print(f"{error}; /reset starts over", style="red")
+        # The conversation has grown too long, or the line is no text: the user can go on.
+        options.notes.print(f"{error}; /reset starts over", style="red", markup=False, soft_wrap=True)
         return None
     return "".join(pieces)
 
@@ -81,3 +86,5 @@ def _read_line() -> str | None:
         return input("> " if sys.stdin.isatty() else "")
     except (EOFError, KeyboardInterrupt):
         return None
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"stdin is not text in UTF-8: {error}", field="stdin") from None

@@ -7,7 +7,7 @@ import typer
 
 from ramet.runtime.cli import options
 from ramet.runtime.cli.report import usage_line
-from ramet.runtime.protocol import SamplingParams
+from ramet.runtime.protocol import FinishReason, InvalidRequestError, SamplingParams
 
 
 def generate(
@@ -32,6 +32,7 @@ def generate(
     """Generate an answer to PROMPT and stream it to stdout; what it cost goes to stderr."""
     if raw and system is not None:
         raise typer.BadParameter("--system goes with the chat template; leave out --raw")
+    # Before the engine is loaded, so that a wrong value costs no time.
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -40,23 +41,34 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_stdin(raw) if prompt == "-" else prompt
     engine = options.open_engine(
         model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
     )
-    with engine:
-        if raw:
-            increments = engine.stream(text, params)
-        else:
-            messages = [{"role": "user", "content": text}]
-            if system is not None:
-                messages.insert(0, {"role": "system", "content": system})
-            increments = engine.stream(messages=messages, sampling_params=params)
-        stats = None
+    messages = [{"role": "user", "content": text}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    last = None
+    with (
+        engine,
+        engine.stream(text, params)
+        if raw
+        else engine.stream(messages=messages, sampling_params=params) as increments,
+    ):
         for increment in increments:
             sys.stdout.write(increment.text)
             sys.stdout.flush()
-            stats = increment.stats or stats
-        sys.stdout.write("\n")
-    if stats is not None:
-        options.notes.print(usage_line(stats), style="dim")
+            last = increment
+    sys.stdout.write("\n")
+    if last is not None and last.stats is not None:
+        cut = " (cut: --max-tokens)" if last.finish_reason is FinishReason.LENGTH else ""
+        options.notes.print(usage_line(last.stats) + cut, style="dim", markup=False)
+
+
+def _read_stdin(raw: bool) -> str:
+    """All of it; a message ends before the newline that ends its last line, a raw prompt is taken as it is."""
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"stdin is not text in UTF-8: {error}", field="prompt") from None
+    return text if raw else text.removesuffix("\n")

@@ -1,7 +1,11 @@
 """``ramet run file.py``: a program on an engine that the command opens and closes."""
 
-import runpy
+import asyncio
+import importlib.util
+import inspect
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +14,9 @@ import typer
 
 from ramet.runtime.cli import options
 from ramet.runtime.protocol import InvalidRequestError
+
+MODULE_NAME = "ramet_program"
+"""What ``__name__`` is in the file: not ``__main__``, so that a file can be run by Python as well."""
 
 
 def run(
@@ -24,15 +31,17 @@ def run(
 ) -> None:
     """Run FILE's main(engine, *arguments); then say what was computed, what was cached and how long it took.
 
-    Options go before FILE; everything after it belongs to the program.
+    Options go before FILE; everything after it belongs to the program. main may be a coroutine function. An
+    exception in the program is shown with its traceback, and the exit status is 1.
     """
     program = _load_main(file)
+    _check_arguments(file, program, arguments or [])
     engine = options.open_engine(
         model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
     )
     with engine:
         started = time.perf_counter()
-        program(engine, *(arguments or ()))
+        _guarded(lambda: _call(program, engine, arguments or []))
         elapsed = time.perf_counter() - started
         stats = engine.stats()
     computed = stats.prompt_tokens - stats.cached_tokens
@@ -46,10 +55,52 @@ def run(
 def _load_main(file: Path) -> Callable[..., Any]:
     if not file.is_file():
         raise InvalidRequestError(f"{file} is not a file; give a Python file with main(engine)", field="file")
-    names = runpy.run_path(str(file), run_name="ramet_program")
-    main = names.get("main")
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, file)
+    if spec is None or spec.loader is None:
+        raise InvalidRequestError(f"{file} is not a Python file; its name must end in .py", field="file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses, pickling and typing look a class's module up by its name.
+    sys.modules[MODULE_NAME] = module
+    # As `python file.py` does, so that the file can import what lies beside it.
+    sys.path.insert(0, str(file.resolve().parent))
+    loader = spec.loader
+    _guarded(lambda: loader.exec_module(module))
+    main = getattr(module, "main", None)
     if not callable(main):
         raise InvalidRequestError(
             f"{file} has no function main; define main(engine, *arguments) there", field="file"
         )
     return main  # type: ignore[no-any-return]
+
+
+def _check_arguments(file: Path, program: Callable[..., Any], arguments: list[str]) -> None:
+    try:
+        inspect.signature(program).bind(None, *arguments)
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"main(engine, {', '.join(arguments)}) cannot be called in {file}: {error}", field="arguments"
+        ) from None
+
+
+def _call(program: Callable[..., Any], engine: object, arguments: list[str]) -> None:
+    result = program(engine, *arguments)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+
+
+def _guarded(code: Callable[[], None]) -> None:
+    """Runs the user's code; an exception is printed from the first frame that is theirs on."""
+    try:
+        code()
+    except Exception as error:
+        frames = error.__traceback__
+        while (
+            frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename)
+        ):
+            frames = frames.tb_next
+        traceback.print_exception(error.with_traceback(frames))
+        raise typer.Exit(1) from None
+
+
+def _is_ours(file_name: str) -> bool:
+    return file_name == __file__ or file_name.startswith("<frozen importlib")
