@@ -79,8 +79,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_int("max_overtakes", self.max_overtakes, 0, None)
         _check_int("threads", self.threads, 1, 1024, optional=True)
         _check_int("seed", self.seed, -(2**63), 2**63 - 1)
-        if not isinstance(self.enable_prefix_cache, bool):
-            _fail("enable_prefix_cache", self.enable_prefix_cache, "True or False")
+        _check_bool("enable_prefix_cache", self.enable_prefix_cache)
         if self.cache_dir is not None and (not isinstance(self.cache_dir, str) or not self.cache_dir):
             _fail("cache_dir", self.cache_dir, "a folder, or None")
 
@@ -106,6 +105,11 @@ def _fail(field: str, value: object, expected: str) -> None:
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     raise InvalidRequestError(f"{field} is {shown}; it must be {expected}", field=field)
+
+
+def _check_bool(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        _fail(field, value, "True or False")
 
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:

@@ -72,10 +72,10 @@ class EngineFace:
     @overload
     def generate(
         self,
-        prompts: str | list[int] | tuple[int, ...],
-        sampling_params: Params = None,
+        prompts: str | Sequence[int],
+        sampling_params: SamplingParams | None = None,
         *,
-        tag: Tags = None,
+        tag: ProgramTag | None = None,
         priority: int = 0,
         cache_salt: str = "",
         progress: bool = True,
@@ -86,7 +86,7 @@ class EngineFace:
     @overload
     def generate(
         self,
-        prompts: list[str] | list[list[int]] | list[str | list[int]],
+        prompts: Sequence[str | Sequence[int]],
         sampling_params: Params = None,
         *,
         tag: Tags = None,
@@ -101,16 +101,31 @@ class EngineFace:
     def generate(
         self,
         prompts: None = None,
+        sampling_params: SamplingParams | None = None,
+        *,
+        messages: Sequence[Message],
+        tag: ProgramTag | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        progress: bool = True,
+        return_errors: bool = False,
+        **overrides: Any,
+    ) -> Output: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: None = None,
         sampling_params: Params = None,
         *,
-        messages: Any,
+        messages: Sequence[Sequence[Message]],
         tag: Tags = None,
         priority: int = 0,
         cache_salt: str = "",
         progress: bool = True,
         return_errors: bool = False,
         **overrides: Any,
-    ) -> Any: ...
+    ) -> list[Output]: ...
 
     def generate(
         self,
@@ -177,7 +192,7 @@ class EngineFace:
         ask = Ask(prompts, messages, sampling_params, overrides, tag, priority, cache_salt, request_id)
         call = self._single_call(ask)
         sink = ThreadSink()
-        self._submit([call], sink)
+        self._submit(call, sink)
         return TextStream(call.request_id, IncrementQueue(call), sink, self._releaser(call))
 
     def astream(
@@ -196,7 +211,7 @@ class EngineFace:
         ask = Ask(prompts, messages, sampling_params, overrides, tag, priority, cache_salt, request_id)
         call = self._single_call(ask)
         sink = AsyncSink()
-        self._submit([call], sink)
+        self._submit(call, sink)
         return AsyncTextStream(call.request_id, IncrementQueue(call), sink, self._releaser(call))
 
     def chat(

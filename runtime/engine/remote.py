@@ -70,6 +70,7 @@ class RemoteClient:
         self._call_ids = itertools.count()
         self._death: EngineDeadError | None = None
         self._ready: Future[Ready] = Future()
+        self._is_ready = False
         self._thread = threading.Thread(target=self._run, name="ramet-engine-client", daemon=True)
         self._thread.start()
         try:
@@ -170,22 +171,25 @@ class RemoteClient:
         """The thread: talks until the engine or this client ends, then ends the process and cleans up."""
         told = False
         context = zmq.Context()
+        requests, replies = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         try:
-            told = self._talk(context)
+            _bind(requests, self._child.requests_address)
+            _bind(replies, self._child.replies_address)
+            told = self._talk(requests, replies)
         except Exception as error:
             logger.exception("the connection to the engine's process failed")
             self._die(EngineDeadError(f"the connection to the engine's process failed: {error}"))
         self._child.end(told=told)
         self._die(self._child.death())
-        context.destroy(linger=0)
+        requests.close(linger=0)
+        replies.close(linger=0)
+        context.term()
         with self._lock:
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _talk(self, context: "zmq.Context[zmq.Socket[bytes]]") -> bool:
+    def _talk(self, requests: "zmq.Socket[bytes]", replies: "zmq.Socket[bytes]") -> bool:
         """Returns whether the process ends by itself: it has ended, or it was told to."""
-        requests = _bind(context, zmq.PUSH, self._child.requests_address)
-        replies = _bind(context, zmq.PULL, self._child.replies_address)
         poller = zmq.Poller()
         poller.register(replies, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
@@ -195,7 +199,8 @@ class RemoteClient:
             if self._wake_read in events:
                 os.read(self._wake_read, 1 << 16)
             if not self._send_all(requests):
-                return _send(requests, self._encoder.encode(Close()))
+                # A process that is still loading reads nothing.
+                return self._is_ready and _send(requests, self._encoder.encode(Close()))
             self._receive_all(replies)
             if self._child.life_fd in events:
                 return True
@@ -232,21 +237,22 @@ class RemoteClient:
                     elif future is not None:
                         future.set_result(bytes(value))
                 case Ready():
-                    self._ready.set_result(message)
+                    self._is_ready = True
+                    if not self._ready.done():
+                        self._ready.set_result(message)
                 case StartFailed(error):
-                    self._ready.set_exception(revive_error(error))
+                    if not self._ready.done():
+                        self._ready.set_exception(revive_error(error))
                     self._die(EngineDeadError(f"the engine did not start: {error.message}"))
                 case Died(error):
-                    self._die(revive_ramet_error(error))
+                    self._die(EngineDeadError(error.message))
 
 
-def _bind(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, address: str) -> "zmq.Socket[bytes]":
-    socket = context.socket(kind)
+def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
     # Unbounded queues: the other end is always read, and a bound would make a sender block.
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
     socket.bind(address)
-    return socket
 
 
 def _send(socket: "zmq.Socket[bytes]", message: bytes) -> bool:

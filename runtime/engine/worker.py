@@ -69,21 +69,29 @@ def main(options_text: str) -> None:
         format="%(asctime)s engine[%(process)d] %(levelname)s %(name)s: %(message)s",
     )
     context = zmq.Context()
-    context.set(zmq.LINGER, FLUSH_MILLISECONDS)
-    replies = Replies(_connect(context, zmq.PUSH, options.replies_address))
+    with (
+        context,
+        _connect(context, zmq.PULL, options.requests_address) as requests,
+        _connect(context, zmq.PUSH, options.replies_address) as replies,
+    ):
+        succeeded = run(options, requests, Replies(replies))
+    sys.exit(0 if succeeded else 1)
+
+
+def run(options: WorkerOptions, requests: "zmq.Socket[bytes]", replies: "Replies") -> bool:
+    """Builds the engine and serves it; False: it could not be built."""
     try:
         built = load_builder(options.builder)(options.config)
         ready = Ready(built.info, built.tokenizer_spec)
     except Exception as error:
         replies.send(StartFailed(describe_error(error)))
-        context.destroy()
-        sys.exit(1)
+        return False
     loop = EngineLoop(built.core, built.info)
     del built
     replies.send(ready)
-    serve(loop, _connect(context, zmq.PULL, options.requests_address), replies)
+    serve(loop, requests, replies)
     loop.close()
-    context.destroy()
+    return True
 
 
 def load_builder(name: str) -> Callable[[EngineConfig], Built]:
@@ -169,5 +177,6 @@ def _connect(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, address: str)
     socket = context.socket(kind)
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.LINGER, FLUSH_MILLISECONDS)
     socket.connect(address)
     return socket

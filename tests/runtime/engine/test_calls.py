@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from ramet.runtime.engine.calls import Call, Collector, IncrementQueue, LiveCalls, failure_of, in_batch, refusal
@@ -31,7 +33,7 @@ def entry(token_id: int) -> TokenLogprobs:
 
 
 def ended(
-    request_id: str, text: str = "", reason: FinishReason = FinishReason.STOP, **fields: object
+    request_id: str, text: str = "", reason: FinishReason = FinishReason.STOP, **fields: Any
 ) -> TextOutput:
     return TextOutput(
         request_id=request_id,
@@ -39,7 +41,7 @@ def ended(
         finish_reason=reason,
         stats=RequestStats(num_output_tokens=1),
         **fields,
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_outputs_come_in_the_calls_order_with_their_answers_by_index() -> None:
@@ -115,9 +117,9 @@ def test_increments_come_before_the_error_that_ended_them() -> None:
 def test_increments_carry_the_answers_index() -> None:
     queue = IncrementQueue(call("a", "a#0", "a#1"))
     queue.add([ended("a#1", "x")])
-    assert not queue.done
+    states = [queue.done]
     queue.add([ended("a#0", "y")])
-    assert queue.done
+    assert [*states, queue.done] == [False, True]
     popped = [queue.pop(), queue.pop()]
     assert [(item.request_id, item.index) for item in popped if item] == [("a", 1), ("a", 0)]
 
