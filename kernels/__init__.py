@@ -1,21 +1,17 @@
 """One signature per op, dispatched by device. The meaning of each op is its oracle in ``reference.py``."""
 
-from ramet.kernels.reference import (
-    add_rms_norm,
-    apply_rope,
-    attention,
-    gated_activation,
-    linear_int8,
-    quantize_rows_int8,
-    rms_norm,
-)
+from ramet.kernels.dispatch import add_rms_norm, apply_rope, gated_activation, rms_norm
+from ramet.kernels.int8 import Int8Weight, linear_int8, prepare_int8_weight
+from ramet.kernels.reference import attention, quantize_rows_int8
 
 __all__ = [
+    "Int8Weight",
     "add_rms_norm",
     "apply_rope",
     "attention",
     "gated_activation",
     "linear_int8",
+    "prepare_int8_weight",
     "quantize_rows_int8",
     "rms_norm",
 ]

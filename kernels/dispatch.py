@@ -1,0 +1,45 @@
+"""Which version of an op runs: the CPU's for fp32 tensors on CPU, the oracle's plain torch elsewhere."""
+
+import torch
+from torch import Tensor
+
+from ramet.kernels import cpu, reference
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm (arXiv 1910.07467) over the last dimension, computed in fp32.
+
+    x: [..., hidden]; weight: [hidden]. Gemma's ``1 + weight`` is folded into the weight when it is loaded.
+    """
+    if _is_cpu_fp32(x) and weight.dtype is torch.float32:
+        return cpu.rms_norm(x, weight, eps)
+    return reference.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """residual + x, and its norm: (normed, new_residual). Neither argument changes."""
+    if _is_cpu_fp32(x) and residual.dtype is torch.float32 and weight.dtype is torch.float32:
+        return cpu.add_rms_norm(x, residual, weight, eps)
+    return reference.add_rms_norm(x, residual, weight, eps)
+
+
+def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotary position embedding (arXiv 2104.09864), the half-split ("NeoX") pairing.
+
+    q: [num_tokens, num_heads, head_dim]; k: [num_tokens, num_kv_heads, head_dim];
+    cos, sin: [num_tokens, rotary_dim / 2] fp32. Dimensions from rotary_dim on pass through.
+    """
+    if _is_cpu_fp32(q) and k.dtype is torch.float32 and 2 * cos.shape[-1] == q.shape[-1]:
+        return cpu.apply_rope(q, k, cos, sin)
+    return reference.apply_rope(q, k, cos, sin)
+
+
+def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
+    """act(gate) * up. gate_up: [num_tokens, 2 * intermediate], gate first. kind: "silu" or "gelu_tanh"."""
+    if _is_cpu_fp32(gate_up):
+        return cpu.gated_activation(gate_up, kind)
+    return reference.gated_activation(gate_up, kind)
+
+
+def _is_cpu_fp32(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype is torch.float32
