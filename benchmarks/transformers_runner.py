@@ -26,13 +26,16 @@ RESULT_SECONDS = 600.0
 """Longest wait for the next finished request of the continuous-batching manager."""
 
 
-def make(*, model: str, threads: int | None, continuous: bool) -> dict[str, Any]:
-    """Worker factory: a runner of one kind on a model of its own."""
+def make(*, model: str, threads: int | None) -> dict[str, Any]:
+    """Worker factory: both ways to run on one loaded model."""
+    from transformers.utils import logging
+
+    # It warns once a call that -1 is an odd end token.
+    logging.set_verbosity_error()
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_model(model)
-    runner = ContinuousRunner(loaded) if continuous else GenerateRunner(loaded)
-    return {"run": runner.run}
+    return {"generate": GenerateRunner(loaded).run, "continuous": ContinuousRunner(loaded).run}
 
 
 def load_model(model: str) -> "PreTrainedModel":

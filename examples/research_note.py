@@ -7,6 +7,7 @@ it is computed once: the three answers are decoded side by side and read it from
 from pathlib import Path
 
 from ramet import Engine, SamplingParams
+from ramet.runtime.engine import Output
 
 DOCUMENT = """Coral reefs cover less than one percent of the ocean floor, yet about a quarter of all marine
 species live on them. Reefs are built by small animals called polyps, which take calcium from the
@@ -29,7 +30,7 @@ def ask(question: str, document: str) -> list[dict[str, str]]:
     ]
 
 
-def main(engine: Engine, path: str | None = None) -> None:
+def main(engine: Engine, path: str | None = None) -> list[Output]:
     document = Path(path).read_text(encoding="utf-8") if path else DOCUMENT
     params = SamplingParams(temperature=0, max_tokens=60)
 
@@ -47,9 +48,10 @@ def main(engine: Engine, path: str | None = None) -> None:
         sampling_params=params,
     )
     show("Title", title)
+    return [*answers, title]
 
 
-def show(label, output):  # type: ignore[no-untyped-def]
+def show(label: str, output: Output) -> None:
     stats = output.stats
     print(f"{label}\n  {output.text.strip()}")
     print(
