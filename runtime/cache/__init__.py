@@ -1,1 +1,23 @@
-"""See the modules."""
+"""The radix cache: which pages of the KV pool hold which token prefixes. No tensors here."""
+
+from ramet.runtime.cache.allocator import PageAccountingError, PageAllocator
+from ramet.runtime.cache.eviction import EvictionPolicy, LfuEviction, LruEviction
+from ramet.runtime.cache.node import KvState, RadixNode
+from ramet.runtime.cache.radix_cache import RadixCache
+from ramet.runtime.cache.records import CacheStats, InsertResult, NodeView, PrefixMatch, PrefixProbe
+
+__all__ = [
+    "CacheStats",
+    "EvictionPolicy",
+    "InsertResult",
+    "KvState",
+    "LfuEviction",
+    "LruEviction",
+    "NodeView",
+    "PageAccountingError",
+    "PageAllocator",
+    "PrefixMatch",
+    "PrefixProbe",
+    "RadixCache",
+    "RadixNode",
+]

@@ -1,0 +1,143 @@
+"""Eviction: the order of the policies, and the queue that must keep it without scanning."""
+
+import pytest
+
+from ramet.runtime.cache import (
+    EvictionPolicy,
+    LfuEviction,
+    LruEviction,
+    PageAllocator,
+    RadixCache,
+    RadixNode,
+)
+from ramet.runtime.protocol import ProgramTag
+
+
+def _cache(num_pages: int, eviction: EvictionPolicy | None = None) -> RadixCache:
+    return RadixCache(PageAllocator(num_pages, page_size=1), eviction)
+
+
+def _insert(cache: RadixCache, token_ids: list[int], tag: ProgramTag | None = None) -> None:
+    shortage = len(token_ids) - cache.allocator.num_free
+    cache.evict(max(0, shortage))
+    pages = cache.allocator.allocate(len(token_ids))
+    assert pages is not None
+    result = cache.insert(token_ids, pages, tag=tag or ProgramTag())
+    cache.allocator.free(pages[index] for index in result.duplicates)
+
+
+def _cached(cache: RadixCache, token_ids: list[int]) -> int:
+    return cache.probe(token_ids).num_tokens
+
+
+def test_lru_is_the_default_and_evicts_what_was_used_longest_ago() -> None:
+    cache = _cache(6)
+    for token in (10, 20, 30):
+        _insert(cache, [token, token + 1])
+    cache.match([10, 11])
+    assert cache.evict(2) == 2
+    assert [_cached(cache, [token, token + 1]) for token in (10, 20, 30)] == [2, 0, 2]
+
+
+def test_a_leaf_loses_only_as_many_pages_as_needed_from_its_end() -> None:
+    cache = _cache(8)
+    _insert(cache, list(range(8)))
+    assert cache.evict(3) == 3
+    assert _cached(cache, list(range(8))) == 5
+    cache.check_integrity()
+
+
+def test_a_parent_goes_after_its_last_child() -> None:
+    cache = _cache(8)
+    _insert(cache, [1, 2, 3, 4])
+    _insert(cache, [1, 2, 5, 6])
+    assert cache.evict(4) == 4
+    assert _cached(cache, [1, 2]) == 2
+    assert cache.evict(100) == 2
+    assert cache.stats.num_nodes == 0
+    cache.check_integrity()
+
+
+def test_what_is_locked_stays() -> None:
+    cache = _cache(6)
+    _insert(cache, [1, 2, 3])
+    _insert(cache, [1, 2, 4])
+    node = cache.match([1, 2, 3]).node
+    cache.lock(node)
+    assert cache.num_evictable_pages == 1
+    assert cache.evict(6) == 1
+    assert _cached(cache, [1, 2, 3]) == 3
+    cache.unlock(node)
+    assert cache.evict(6) == 3
+
+
+def test_lfu_keeps_what_is_used_often() -> None:
+    cache = _cache(4, LfuEviction())
+    _insert(cache, [1, 2])
+    for _ in range(3):
+        cache.match([1, 2])
+    for token in range(10, 20, 2):
+        _insert(cache, [token, token + 1])
+    assert _cached(cache, [1, 2]) == 2
+
+
+def test_lfu_ages_so_that_old_fame_does_not_last() -> None:
+    cache = _cache(4, LfuEviction())
+    _insert(cache, [1, 2])
+    for _ in range(10):
+        cache.match([1, 2])
+    for token in range(100, 200, 2):
+        _insert(cache, [token, token + 1])
+        cache.match([token, token + 1])
+    assert _cached(cache, [1, 2]) == 0
+
+
+def test_lru_gives_way_to_a_scan_where_lfu_does_not() -> None:
+    kept = {}
+    for policy in (LruEviction(), LfuEviction()):
+        cache = _cache(4, policy)
+        _insert(cache, [1, 2])
+        cache.match([1, 2])
+        for token in (10, 20, 30):
+            _insert(cache, [token, token + 1])
+        kept[type(policy)] = _cached(cache, [1, 2])
+    assert kept == {LruEviction: 0, LfuEviction: 2}
+
+
+def test_a_policy_may_read_the_program_tag() -> None:
+    class KeepAgents:
+        def priority(self, node: RadixNode) -> float:
+            return float(node.tag.program_id == "agent")
+
+        def evicted(self, priority: float) -> None:
+            pass
+
+    cache = _cache(4, KeepAgents())
+    _insert(cache, [1, 2], ProgramTag(program_id="agent"))
+    _insert(cache, [3, 4], ProgramTag(program_id="batch"))
+    assert cache.evict(2) == 2
+    assert _cached(cache, [1, 2]) == 2
+
+
+@pytest.mark.parametrize("policy", [LruEviction(), LfuEviction()])
+def test_eviction_looks_at_few_nodes_however_large_the_tree(policy: EvictionPolicy) -> None:
+    """The policy is asked at uses only, so the number of questions bounds what an eviction looks at."""
+
+    class Counting:
+        num_questions = 0
+
+        def priority(self, node: RadixNode) -> float:
+            self.num_questions += 1
+            return policy.priority(node)
+
+        def evicted(self, priority: float) -> None:
+            policy.evicted(priority)
+
+    counting = Counting()
+    cache = _cache(5_000, counting)
+    for token in range(5_000):
+        _insert(cache, [token])
+    before = counting.num_questions
+    for _ in range(100):
+        assert cache.evict(1) == 1
+    assert counting.num_questions == before
