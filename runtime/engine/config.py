@@ -33,11 +33,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     CUDA.
     """
     quantization: str = "auto"
-    """Of the linear layers' weights: none or int8. auto: int8 on CPU, none on CUDA."""
+    """Of the linear layers' weights: none or int8. auto: int8 on a CPU if dtype is auto too, else none."""
     context_length: int | None = None
     """Most tokens of prompt and answer together; None: what the model was trained for."""
     kv_tokens: int | None = None
     """Size of the KV pool, tokens; None: sized from the memory that is free."""
+    memory_fraction: float | None = None
+    """Where kv_tokens is None: share of the memory that KV may take, (0, 1]. On a CPU of what is
+    available, on a CUDA device of all of it, what the weights take included."""
     page_size: int = 16
     """Tokens a KV page; prefixes are shared in whole pages, so 1 shares every token."""
     max_running_requests: int = 128
@@ -73,6 +76,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_choice("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
         _check_int("context_length", self.context_length, 2, None, optional=True)
         _check_int("kv_tokens", self.kv_tokens, 2, None, optional=True)
+        _check_fraction("memory_fraction", self.memory_fraction)
         _check_int("page_size", self.page_size, 1, 1024)
         _check_int("max_running_requests", self.max_running_requests, 1, 65536)
         _check_int("max_tokens_per_step", self.max_tokens_per_step, 1, None, optional=True)
@@ -110,6 +114,13 @@ def _fail(field: str, value: object, expected: str) -> None:
 def _check_bool(field: str, value: object) -> None:
     if not isinstance(value, bool):
         _fail(field, value, "True or False")
+
+
+def _check_fraction(field: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        _fail(field, value, "a number above 0 and at most 1")
 
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:

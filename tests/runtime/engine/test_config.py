@@ -19,6 +19,8 @@ from ramet.runtime.protocol import InvalidRequestError
         ("context_length", 1, "an integer of at least 2"),
         ("context_length", 2.5, "an integer of at least 2"),
         ("kv_tokens", 0, "an integer of at least 2"),
+        ("memory_fraction", 0, "a number above 0 and at most 1"),
+        ("memory_fraction", float("nan"), "a number above 0 and at most 1"),
         ("page_size", 0, "an integer from 1 to 1024"),
         ("page_size", True, "an integer from 1 to 1024"),
         ("max_running_requests", 0, "an integer from 1 to 65536"),
