@@ -8,6 +8,7 @@ found by walking both lists together, byte by byte, as long as both have strings
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,12 @@ class ChoiceBackend:
     """Compiles Choice; every other kind of spec is refused by name."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._tokens = TokenTable(vocabulary)
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def _tokens(self) -> TokenTable:
+        # On first use: an engine that is never asked for a choice starts without it.
+        return TokenTable(self._vocabulary)
 
     def compile(self, spec: GrammarSpec) -> "CompiledChoice":
         """Raises UnsupportedConstraintError: not a Choice, or an option that no sequence of tokens spells."""
@@ -111,9 +117,9 @@ class CompiledChoice:
         """What may follow, stop tokens included."""
         known = self._allowed.get(state)
         if known is None:
-            ids = [
-                token_id for token_id in self._continuations(state) if self.after(state, token_id) is not None
-            ]
+            ids = self._continuations(state)
+            if self._dead:
+                ids = [token_id for token_id in ids if self.after(state, token_id) is not None]
             if self.is_complete(state):
                 ids += self._tokens.stop_token_ids
             known = _sparse_mask(sorted(ids))

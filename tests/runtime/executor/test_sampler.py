@@ -128,11 +128,13 @@ class TestOracle:
 
 
 class TestIndependenceOfTheBatch:
-    @pytest.mark.parametrize("vocab_size", [1000, 4099])
-    def test_a_row_alone_and_among_64_others(self, vocab_size: int) -> None:
+    @pytest.mark.parametrize("threads", [1, 2])
+    @pytest.mark.parametrize(("vocab_size", "num_rows"), [(1000, 64), (4099, 64), (49152, 12)])
+    def test_a_row_alone_and_among_others(self, vocab_size: int, num_rows: int, threads: int) -> None:
+        torch.set_num_threads(threads)
         rng = np.random.default_rng(0)
-        rows = [random_row(rng, vocab_size) for _ in range(64)]
-        logits = random_logits(64, vocab_size)
+        rows = [random_row(rng, vocab_size) for _ in range(num_rows)]
+        logits = random_logits(num_rows, vocab_size)
         together = sample(logits, *rows)
         for at, row in enumerate(rows):
             assert sample(logits[at : at + 1], row) == [together[at]]
