@@ -1,0 +1,144 @@
+"""Chat messages as callers send them, checked and brought into the one form that templates expect."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.tokenizer.unicode_text import check_text
+
+Message = dict[str, Any]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_MAY_LACK_CONTENT = ("assistant", "tool")
+
+
+class ToolArguments(dict[str, Any]):
+    """The arguments of a tool call: a mapping that prints as JSON.
+
+    Some templates dump the arguments with ``tojson``, others concatenate them as the JSON text that the OpenAI
+    API sends. This serves both.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], text: str) -> None:
+        super().__init__(arguments)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __add__(self, other: object) -> str:
+        return self.text + str(other)
+
+    def __radd__(self, other: object) -> str:
+        return str(other) + self.text
+
+
+def normalise_messages(messages: object) -> list[Message]:
+    """A deep copy of ``messages`` in which every content is a string.
+
+    Null and missing contents (assistant and tool only) become "", text parts are concatenated, the arguments of
+    tool calls are parsed. Other fields stay.
+
+    Raises:
+        InvalidRequestError: names ``messages[i].field`` and what is wrong with it.
+    """
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        _fail("messages", f"is {_shown(messages)}; it must be a list of messages")
+    if not messages:
+        _fail("messages", "is empty; give at least one message")
+    try:
+        return [_normalise(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    except RecursionError:
+        _fail("messages", "is nested too deeply")
+
+
+def _normalise(message: object, where: str) -> Message:
+    if not isinstance(message, Mapping):
+        _fail(where, f"is {_shown(message)}; it must be an object with role and content")
+    result: Message = {
+        str(key): _copy(value, f"{where}.{key}") for key, value in message.items() if value is not None
+    }
+    role = result.get("role")
+    if role not in ROLES:
+        _fail(f"{where}.role", f"is {_shown(role)}; it must be one of {', '.join(ROLES)}")
+    result["content"] = _content(result.get("content"), role, f"{where}.content")
+    if "tool_calls" in result:
+        result["tool_calls"] = _tool_calls(result["tool_calls"], role, f"{where}.tool_calls")
+    return result
+
+
+def _content(content: object, role: str, where: str) -> str:
+    if content is None:
+        if role not in _MAY_LACK_CONTENT:
+            _fail(where, f"is missing; a {role} message needs a string or a list of text parts")
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        _fail(where, f"is {_shown(content)}; it must be a string or a list of text parts")
+    return "".join(_part_text(part, f"{where}[{i}]") for i, part in enumerate(content))
+
+
+def _part_text(part: object, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        _fail(where, f'is {_shown(part)}; it must be {{"type": "text", "text": ...}}')
+    if part.get("type") != "text":
+        _fail(f"{where}.type", f"is {_shown(part.get('type'))}; this model takes parts of type 'text' only")
+    text = part.get("text")
+    if not isinstance(text, str):
+        _fail(f"{where}.text", f"is {_shown(text)}; it must be a string")
+    return text
+
+
+def _tool_calls(calls: object, role: str, where: str) -> list[Message]:
+    if role != "assistant":
+        _fail(where, f"belongs to assistant messages; this message's role is {role}")
+    if not isinstance(calls, list):
+        _fail(where, f"is {_shown(calls)}; it must be a list")
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            _fail(f"{where}[{i}]", 'must be {"type": "function", "function": {"name": ..., "arguments": ...}}')
+        function["arguments"] = _arguments(function.get("arguments"), f"{where}[{i}].function.arguments")
+    return calls
+
+
+def _arguments(arguments: object, where: str) -> ToolArguments | str:
+    """Text that is no JSON object stays text: a model may have produced it, and the history must show it."""
+    if isinstance(arguments, Mapping):
+        return ToolArguments(arguments, json.dumps(arguments, ensure_ascii=False))
+    if arguments is None or arguments == "":
+        return ToolArguments({}, "{}")
+    if not isinstance(arguments, str):
+        _fail(where, f"is {_shown(arguments)}; it must be a JSON object as text")
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return ToolArguments(parsed, arguments) if isinstance(parsed, dict) else arguments
+
+
+def _copy(value: object, where: str) -> Any:
+    """A deep copy in plain lists and dicts, with every string checked."""
+    match value:
+        case str():
+            check_text(value, where)
+            return value
+        case Mapping():
+            return {_copy(str(key), where): _copy(item, f"{where}.{key}") for key, item in value.items()}
+        case list() | tuple():
+            return [_copy(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        case _:
+            return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _fail(field: str, message: str) -> NoReturn:
+    raise InvalidRequestError(f"{field} {message}", field=field)

@@ -1,0 +1,90 @@
+"""The Jinja environment in which chat templates run. Importing this imports jinja2."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ramet.runtime.protocol import InvalidRequestError, ModelLoadError
+
+
+class TemplateRefusalError(TemplateError):
+    """The template called raise_exception."""
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}`` marks what the assistant said, for training; its body renders as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance attribute)
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def compile_template(source: str, now: Callable[[], datetime]) -> Callable[[dict[str, Any]], str]:
+    """A chat template as a function, in a sandbox: it can neither change nor reach into what it is given.
+
+    The function raises InvalidRequestError where the template refuses the messages or fails on them, with the
+    template's own words.
+
+    Names that transformers gives to templates are there too: raise_exception, strftime_now, a ``tojson`` that
+    escapes nothing for HTML, break and continue, and the generation tag.
+
+    Raises:
+        ModelLoadError: the template is not valid Jinja.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    try:
+        template = environment.from_string(source)
+    except TemplateSyntaxError as error:
+        raise ModelLoadError(f"the model's chat template is not valid, line {error.lineno}: {error}") from None
+    return lambda variables: _render(template, variables)
+
+
+def _render(template: Template, variables: dict[str, Any]) -> str:
+    try:
+        return template.render(variables)
+    except TemplateRefusalError as error:
+        raise InvalidRequestError(
+            f"the model's chat template refuses messages: {error}", field="messages"
+        ) from None
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        # Whatever an expression of the template raises: a template is a program that somebody else wrote.
+        raise InvalidRequestError(
+            f"the model's chat template fails on messages: {type(error).__name__}: {error}", field="messages"
+        ) from None
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateRefusalError(message)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
