@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ramet.kernels import linear_int8
+from ramet.kernels import linear_int8, prepare_int8_weight
 from ramet.runtime.protocol import ModelLoadError
 
 
@@ -33,11 +33,13 @@ class FloatLinear:
 class Int8Linear:
     """weight: [out_features, in_features] int8 with one scale an output channel, [out_features] fp32.
 
-    A token's result does not depend on the tokens beside it (see ``kernels.linear_int8``).
+    The weight is copied into the form that the device's kernel is fastest with, where there is one; this takes
+    time and lets other threads run. A token's result does not depend on the tokens beside it
+    (``kernels.linear_int8``).
     """
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = weight
+        self._weight = prepare_int8_weight(weight, scale)
         self._scale = scale
         self._bias = bias
 

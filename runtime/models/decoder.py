@@ -1,6 +1,8 @@
 """DecoderModel: every architecture that is implemented here, composed from the layers by its config."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -42,9 +44,12 @@ class DecoderModel:
         weights = {name: tensor.to(device) for name, tensor in weights.items()}
         self._config = config
         self._embedding = _embedding(config, weights, dtype)
-        self._layers = [_layer(config, weights, i) for i in range(config.num_layers)]
         self._final_norm = RMSNorm(weights["final_norm.weight"], config.norm_eps)
-        self._lm_head = linear_from(weights, "lm_head" if "lm_head.weight" in weights else "embedding")
+        # In threads: int8 weights are brought into their kernel's layout, which is most of the time of a start.
+        with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+            head = pool.submit(linear_from, weights, "lm_head" if "lm_head.weight" in weights else "embedding")
+            self._layers = list(pool.map(partial(_layer, config, weights), range(config.num_layers)))
+            self._lm_head = head.result()
         self._rope = _rotary_table(config, config.rope, device, weights.get("rope_factors.weight"))
         local = config.local_rope
         self._local_rope = None if local is None else _rotary_table(config, local, device, None)

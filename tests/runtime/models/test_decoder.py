@@ -177,7 +177,8 @@ def test_whole_prompt_agrees_with_transformers(tiny: "TinyModel") -> None:
 
 
 def test_chunks_cached_prefixes_and_mixed_rows_agree_with_transformers(tiny: "TinyModel") -> None:
-    """Three sequences, batch after batch: chunks of several sizes, a branch of a cached prefix, decode steps."""
+    """Three sequences, batch after batch: chunks of several sizes, a branch of a cached prefix, decode
+    steps."""
     model, sequence, other = tiny.decoder(), DenseSequence(), DenseSequence()
     first, second = prompt(30, seed=1), prompt(25, seed=2)
     branch_ids = first[:18] + prompt(6, seed=3)
