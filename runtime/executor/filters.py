@@ -20,8 +20,10 @@ import numpy.typing as npt
 from ramet.runtime.executor.row_ops import FloatArray, IntArray
 from ramet.runtime.protocol import SamplingParams
 
-# A token of at least this share is among at most 1,024 of them; most nuclei lie within.
-LIKELY_SHARE = 2.0**-10
+# Shares of the mass, tried one after the other as the lowest that a token of the nucleus may have. Few tokens
+# have the first (1,024 at most), and most nuclei lie within; with the last, 0, every nucleus does.
+SHARES = (2.0**-10, 2.0**-16, 0.0)
+# Of a nucleus's candidates, by their logits: only one bin is sorted.
 NUM_BINS = 256
 
 
@@ -46,18 +48,16 @@ class Truncation:
     def needs_mass(self) -> bool:
         return self.params.top_p < 1.0 and not self.uses_top_k
 
-    def bound(self, *, wide: bool) -> float:
-        """A logit at or above the lowest that can be kept. Not for top_k, whose bound depends on the other
-        logits.
+    def bound(self, share: float) -> float:
+        """A logit below which nothing is kept. Not for top_k, whose bound depends on the other logits.
 
-        Without ``wide`` the bound of top_p is one that usually suffices; ``choose`` says where it did not.
-        The wide one always does: tokens below a share of (1 - top_p) / vocab_size cannot sum to 1 - top_p.
+        For top_p it is the logit of a token that has ``share`` of the mass, which may be too high; ``choose``
+        says so. With a share of 0 it never is: tokens below (1 - top_p) / vocab_size cannot sum to 1 - top_p.
         """
         params = self.params
         if not self.needs_mass:
             return self._logit_at(params.min_p)
-        certain = (1.0 - params.top_p) / self.vocab_size
-        return self._logit_at((certain if wide else max(LIKELY_SHARE, certain)) * self.mass)
+        return self._logit_at(max(share, (1.0 - params.top_p) / self.vocab_size) * self.mass)
 
     def _logit_at(self, weight: float) -> float:
         """The logit whose exp((logit - maximum) / temperature) is ``weight``, less a margin for fp32."""

@@ -17,6 +17,8 @@ from torch import Tensor
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
+_NEGATIVE_INFINITY = np.float32(-np.inf).view(np.int32)
+
 # Logits that a mask removed are -inf; every other one is finite, so this bound keeps all of those.
 LOWEST = float(np.finfo(np.float32).min)
 # Far beyond any model's logits, and still finite in fp32 once divided by the lowest temperature.
@@ -72,13 +74,16 @@ class HostRows:
         return ids, array[np.arange(len(ids)), ids]
 
     def disallow(self, logits: Tensor, first: int, mask: npt.NDArray[np.int32]) -> None:
-        array: FloatArray = logits.numpy()
-        vocab_size = array.shape[1]
+        patterns: npt.NDArray[np.int32] = logits.numpy().view(np.int32)
+        vocab_size = patterns.shape[1]
         for chunk in row_chunks(len(mask), logits):
             words = np.ascontiguousarray(mask[chunk]).view(np.uint8)
             bits = np.unpackbits(words, axis=1, bitorder="little")[:, :vocab_size]
-            rows = array[first + chunk.start : first + chunk.stop]
-            np.copyto(rows, np.float32(-np.inf), where=bits == 0)
+            # Bit patterns, because a conditional write takes up to seven times as long, depending on the mask.
+            kept = -bits.astype(np.int32)
+            rows = patterns[first + chunk.start : first + chunk.stop]
+            rows &= kept
+            rows |= ~kept & _NEGATIVE_INFINITY
 
     def kth_largest_bounds(self, logits: Tensor, rows: Sequence[int], ks: Sequence[int]) -> FloatArray:
         bounds = np.empty(len(rows), dtype=np.float32)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ramet.runtime.executor.filters import Truncation, choose, is_truncated
+from ramet.runtime.executor.filters import SHARES, Truncation, choose, is_truncated
 from ramet.runtime.executor.logit_edits import LogitEdits
 from ramet.runtime.executor.logprobs import token_logprobs
 from ramet.runtime.executor.randomness import uniforms
@@ -127,12 +127,10 @@ class Sampler:
             positions = [row.position for row in by_top_k]
             bounds = self._ops.kth_largest_bounds(logits, positions, [row.params.top_k for row in by_top_k])
             self._choose(logits, by_top_k, bounds, tokens, wide=True)
-        if by_share:
-            narrow = np.array([row.bound(wide=False) for row in by_share], dtype=np.float32)
-            by_share = self._choose(logits, by_share, narrow, tokens, wide=False)
-        if by_share:
-            wide = np.array([row.bound(wide=True) for row in by_share], dtype=np.float32)
-            self._choose(logits, by_share, wide, tokens, wide=True)
+        for share in SHARES:
+            if by_share:
+                limits = np.array([row.bound(share) for row in by_share], dtype=np.float32)
+                by_share = self._choose(logits, by_share, limits, tokens, wide=share == 0.0)
 
     def _choose(
         self, logits: Tensor, rows: list[Truncation], bounds: FloatArray, tokens: list[int], *, wide: bool
