@@ -50,6 +50,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     """Prompt tokens whose KV came from the radix cache."""
     output_tokens: int = 0
+    computed_tokens: int = 0
+    """Tokens that went through the model: prompts as far as they were not cached, and outputs."""
     steps: int = 0
     preemptions: int = 0
     total_pages: int = 0
@@ -108,7 +110,7 @@ class EngineClient(Protocol):
         ...
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where the accounting of pages and requests does not add up."""
+        """Raises where the accounting of pages and requests does not add up."""
         ...
 
     def close(self) -> None:

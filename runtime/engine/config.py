@@ -62,8 +62,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """CPU threads of one operation; None: one a physical core."""
     cache_dir: str | None = None
     """Where converted weights are kept; None: the user's cache folder."""
-    seed: int = 0
-    """From which the seeds of requests without one are drawn."""
+    seed: int | None = None
+    """From which the seeds of requests without one are drawn, in order of arrival; None: at random."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model.strip():
@@ -82,7 +82,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_int("max_tokens_per_step", self.max_tokens_per_step, 1, None, optional=True)
         _check_int("max_overtakes", self.max_overtakes, 0, None)
         _check_int("threads", self.threads, 1, 1024, optional=True)
-        _check_int("seed", self.seed, -(2**63), 2**63 - 1)
+        _check_int("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
         _check_bool("enable_prefix_cache", self.enable_prefix_cache)
         if self.cache_dir is not None and (not isinstance(self.cache_dir, str) or not self.cache_dir):
             _fail("cache_dir", self.cache_dir, "a folder, or None")

@@ -295,7 +295,7 @@ class EngineFace:
         return self._client.flush_cache()
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where the accounting of KV pages and requests does not add up; for tests and
+        """Raises where the accounting of KV pages and requests does not add up; for tests and
         debugging.
         """
         self._client.check_integrity()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ramet.runtime.protocol import FinishReason, RequestStats, SamplingParams, TextOutput, TokenOutput
+from ramet.runtime.protocol import FinishReason, SamplingParams, TextOutput, TokenOutput
 from ramet.runtime.tokenizer import IncrementalDetokenizer, StopMatcher, Tokenizer
 
 
@@ -36,8 +36,8 @@ class OutputProcessor:
         self.num_tokens = 0
         """Generated so far, up to the stop."""
 
-    def push(self, output: TokenOutput, stats: RequestStats | None) -> Processed:
-        """The increment of one step; ``stats`` go with the last one."""
+    def push(self, output: TokenOutput) -> Processed:
+        """The increment of one step."""
         text, num_kept = self._push_tokens(output)
         if self._stops.hit is None and output.finish_reason is not None:
             text += self._flush()
@@ -54,7 +54,6 @@ class OutputProcessor:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             error=output.error,
-            stats=stats if finish_reason is not None else None,
         )
         return Processed(result, finish_reason is not None and output.finish_reason is None)
 

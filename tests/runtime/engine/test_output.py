@@ -11,7 +11,6 @@ from ramet.runtime.protocol import (
     FinishReason,
     InvalidRequestError,
     Logprob,
-    RequestStats,
     SamplingParams,
     TextOutput,
     TokenLogprobs,
@@ -64,7 +63,7 @@ def play(
             finish_reason=end if is_last else None,
             stop_token_id=stop_token_id if is_last else None,
         )
-        processed = processor.push(step, RequestStats())
+        processed = processor.push(step)
         run.increments.append(processed.output)
         run.stopped_by_text = processed.stopped_by_text
         if processed.output.finish_reason is not None:
@@ -143,11 +142,6 @@ def test_characters_come_whole() -> None:
     run = play("a€😀ž".encode(), SamplingParams())
     assert [item.text for item in run.increments] == ["a", "", "", "€", "", "", "", "😀", "", "ž"]
     assert play("a€".encode()[:-1], SamplingParams()).text == "a\ufffd"
-
-
-def test_only_the_last_increment_has_stats() -> None:
-    run = play(b"abc", SamplingParams())
-    assert [item.stats is not None for item in run.increments] == [False, False, True]
 
 
 def test_a_regex_that_growing_text_cannot_decide_is_refused() -> None:
