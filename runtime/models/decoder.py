@@ -60,6 +60,10 @@ class DecoderModel:
         return self._config
 
     def forward(self, batch: ForwardBatch) -> Tensor:
+        return self.logits(self.hidden_states(batch))
+
+    def hidden_states(self, batch: ForwardBatch) -> Tensor:
+        """What the output head reads: [num_logits, hidden_size], for who applies it piece by piece."""
         plan, rope = batch.attention, self._rope.lookup(batch.positions)
         local = rope if self._local_rope is None else self._local_rope.lookup(batch.positions)
         pending, residual = self._embedding(batch.input_ids), None
@@ -69,7 +73,11 @@ class DecoderModel:
             pending, residual = layer(pending, residual, local if i in self._sliding else rope, plan, rows)
         assert residual is not None  # a config has at least one layer
         normed, _ = self._final_norm.add(pending, residual)
-        logits = self._lm_head(normed).float()
+        return normed
+
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """forward(batch) is logits(hidden_states(batch)): [num_logits, vocab_size] fp32, soft cap applied."""
+        logits = self._lm_head(hidden_states).float()
         if (cap := self._config.logit_softcap) is not None:
             logits = torch.tanh(logits / cap) * cap
         return logits

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramet.runtime.executor.model_runner import ModelRunner
+from ramet.runtime.executor.model_runner import HeadApart, ModelRunner
 from ramet.runtime.models.decoder import DecoderModel
 from ramet.runtime.protocol import SamplingParams
 from tests.runtime.executor.fakes import DrivenRequest, step
@@ -112,6 +112,9 @@ def test_a_prefix_computed_by_another_row_of_the_same_step(model: DecoderModel) 
 
 
 class TestPromptLogprobs:
+    def test_the_head_can_be_applied_piece_by_piece(self, model: DecoderModel) -> None:
+        assert isinstance(model, HeadApart)
+
     def run(self, runner: ModelRunner, chunk: int) -> DrivenRequest:
         request = make_request(0, prompt_logprobs=3)
         while not request.output:
