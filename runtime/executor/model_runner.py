@@ -97,7 +97,7 @@ class ModelRunner:
             results = self._sampled(rows, built, logits)
             return self._with_prompt_logprobs(rows, built, logits, results)
 
-    def warmup(self, num_pages: int) -> None:
+    def warmup(self, num_pages: int = 4) -> None:
         """Run one prefill of ``num_pages`` pages and one decode step, so that the first request does not pay
         for what is done once: compiled kernels, packed weights, thread pools. On a CPU the process keeps freed
         memory from then on (see ``keep_freed_memory``).
