@@ -264,15 +264,6 @@ class RadixCache:
             current.state = KvState.VERIFIED
             current = current.parent
 
-    def is_pending(self, node: RadixNode) -> bool:
-        """Whether the path to ``node`` has pages that the step in flight is to write."""
-        current: RadixNode | None = node
-        while current is not None:
-            if current.state is KvState.PENDING:
-                return True
-            current = current.parent
-        return False
-
     def discard_pending(self) -> int:
         """The step failed: its PENDING nodes leave the tree, all of them unlocked by now.
 
@@ -282,10 +273,7 @@ class RadixCache:
         for top in self._pending:
             if top.parent is None:
                 continue
-            subtree = [top]
-            for node in subtree:
-                subtree.extend(node.children.values())
-            for node in reversed(subtree):
+            for node in reversed(_subtree(top)):
                 if node.lock_count:
                     raise PageAccountingError("a node whose KV was never written is still locked")
                 num_freed += len(node.pages)
@@ -294,20 +282,23 @@ class RadixCache:
         return num_freed
 
     def discard_unverified(self, node: RadixNode) -> int:
-        """Drop ``node`` and what is above it as far as it is neither locked, nor shared, nor VERIFIED.
+        """Drop what hangs below the last VERIFIED node on the path to ``node``, save what is locked.
 
-        For a request whose logits were not finite: what no token was ever sampled from may be the cause.
-        Returns the number of pages freed.
+        For a request whose logits were not finite: what no token was ever sampled from may be the cause, and
+        what was computed from it is broken too. Returns the number of pages freed.
         """
-        num_freed = 0
+        top: RadixNode | None = None
         current: RadixNode | None = node
-        while current is not None and current.parent is not None:
-            if current.lock_count or current.children or current.state is KvState.VERIFIED:
-                break
-            parent = current.parent
-            num_freed += len(current.pages)
-            self._remove(current)
-            current = parent
+        while current is not None and current.state is not KvState.VERIFIED:
+            top = current
+            current = current.parent
+        if top is None:
+            return 0
+        num_freed = 0
+        for below in reversed(_subtree(top)):
+            if not below.lock_count and not below.children:
+                num_freed += len(below.pages)
+                self._remove(below)
         return num_freed
 
     # -- Checks ----------------------------------------------------------------------------------------------

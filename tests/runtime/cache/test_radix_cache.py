@@ -332,9 +332,6 @@ def test_a_failed_step_leaves_no_page_that_it_was_to_write() -> None:
     assert more is not None
     second = cache.insert([1, 2, 3, 4, 9, 9], [0, 0, 0, 0, *more], start=shared, state=KvState.PENDING).node
     cache.lock(second, held=shared)
-    assert cache.is_pending(first)
-    assert cache.is_pending(second)
-    assert not cache.is_pending(old)
     with pytest.raises(PageAccountingError, match="still locked"):
         cache.discard_pending()
     cache.unlock(first)
@@ -348,9 +345,8 @@ def test_written_pages_survive_a_later_failure() -> None:
     cache = _cache()
     pages = cache.allocator.allocate(2)
     assert pages is not None
-    node = cache.insert([1, 2], pages, state=KvState.PENDING).node
+    cache.insert([1, 2], pages, state=KvState.PENDING)
     cache.mark_written()
-    assert not cache.is_pending(node)
     assert cache.discard_pending() == 0
     assert cache.match([1, 2]).num_tokens == 2
 
@@ -364,6 +360,22 @@ def test_what_may_hold_broken_numbers_goes_up_to_what_is_known_good() -> None:
     node = cache.insert([1, 2, 3, 4, 5, 6], [0, 0, 0, 0, *pages[2:]], state=KvState.WRITTEN).node
     assert cache.discard_unverified(node) == 4
     assert cache.match([1, 2, 3]).num_tokens == 2
+
+
+def test_what_was_computed_from_broken_numbers_goes_too_unless_it_is_in_use() -> None:
+    cache = _cache()
+    for token_ids in ([1, 2, 3], [1, 2, 4], [1, 2, 5]):
+        pages = cache.allocator.allocate(3)
+        assert pages is not None
+        result = cache.insert(token_ids, pages, state=KvState.WRITTEN)
+        cache.allocator.free(pages[index] for index in result.duplicates)
+    used = cache.match([1, 2, 5]).node
+    cache.lock(used)
+    assert cache.discard_unverified(cache.match([1, 2, 3]).node) == 2
+    assert [cache.match([1, 2, token]).num_tokens for token in (3, 4, 5)] == [2, 2, 3]
+    cache.unlock(used)
+    assert cache.discard_unverified(used) == 3
+    cache.check_integrity(handles=[])
 
 
 def test_verified_nodes_are_kept() -> None:

@@ -1,0 +1,103 @@
+"""What a step's results mean for a request: which tokens count, and whether it has ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramet.runtime.protocol import FinishReason, RametError
+from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
+from ramet.runtime.scheduler.request import Request
+
+
+@dataclass(slots=True)
+class Commit:
+    """The tokens that joined the history, and how the request ended if it did."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str | None = None
+
+
+def commit_tokens(request: Request, token_ids: Sequence[int]) -> Commit:
+    """Append sampled tokens to the history up to the first one that ends the request; later ones are dropped.
+
+    The matcher advances by each. A token that the grammar does not allow, or a grammar that fails, ends the
+    request with ERROR before that token.
+    """
+    commit = Commit([])
+    history, matcher, params = request.history, request.matcher, request.params
+    for token_id in token_ids:
+        if matcher is not None:
+            commit.error = _advance(request, token_id)
+            if commit.error is not None:
+                commit.finish_reason = FinishReason.ERROR
+                return commit
+        may_stop = len(history) - request.num_prompt_tokens >= params.min_tokens
+        history.append(token_id)
+        commit.token_ids.append(token_id)
+        if token_id in request.stop_token_ids and may_stop:
+            commit.finish_reason = FinishReason.STOP
+            commit.stop_token_id = token_id
+        elif matcher is not None and matcher.is_terminated():
+            commit.finish_reason = FinishReason.STOP
+        elif len(history) >= request.max_total_tokens:
+            commit.finish_reason = FinishReason.LENGTH
+        if commit.finish_reason is not None:
+            return commit
+    return commit
+
+
+def _advance(request: Request, token_id: int) -> str | None:
+    """None, or why the grammar cannot go on."""
+    assert request.matcher is not None
+    try:
+        if request.matcher.accept(token_id):
+            return None
+    except RametError as error:
+        return f"the grammar failed: {error}"
+    return f"the grammar does not allow token {token_id} after {request.num_output_tokens} output tokens"
+
+
+def gather_prompt_logprobs(request: Request, row: BatchRow, result: RowResult) -> None:
+    """Put a chunk's prompt log probabilities in their places."""
+    if request.prompt_logprobs is None or result.prompt_logprobs is None:
+        return
+    first, last = _prompt_logprob_range(row)
+    if last >= first:
+        request.prompt_logprobs[first : last + 1] = result.prompt_logprobs
+        request.next_prompt_logprob = max(request.next_prompt_logprob, last + 1)
+
+
+def check_results(batch: ScheduledBatch, results: Sequence[RowResult]) -> None:
+    """The executor kept to its contract.
+
+    Raises:
+        ValueError: it did not; the message names the row.
+    """
+    if len(results) != len(batch.rows):
+        raise ValueError(f"the executor returned {len(results)} results for {len(batch.rows)} rows")
+    for row, result in zip(batch.rows, results, strict=True):
+        if result.error is not None:
+            continue
+        num_tokens = len(result.token_ids)
+        low = 1 if row.samples else 0
+        if not low <= num_tokens <= row.sampled_positions:
+            raise ValueError(
+                f"the executor returned {num_tokens} tokens for request {row.request_id!r}, which has "
+                f"{row.sampled_positions} sampled positions"
+            )
+        if row.samples and row.params.logprobs is not None and len(result.logprobs or ()) != num_tokens:
+            raise ValueError(f"the executor's logprobs of request {row.request_id!r} are not one a token")
+        if row.params.prompt_logprobs is not None:
+            first, last = _prompt_logprob_range(row)
+            if len(result.prompt_logprobs or ()) != max(0, last - first + 1):
+                raise ValueError(
+                    f"the executor returned {len(result.prompt_logprobs or ())} prompt logprobs for request "
+                    f"{row.request_id!r}; positions {first} to {last} were wanted"
+                )
+
+
+def _prompt_logprob_range(row: BatchRow) -> tuple[int, int]:
+    """First and last prompt position that a row predicts (first > last: none), as in ``RowResult``."""
+    first = max(row.start + 1, row.params.prompt_logprobs_start, 1)
+    return first, min(row.end, row.num_prompt_tokens - 1)
