@@ -7,11 +7,14 @@ another sequence, before a model is handed out.
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ramet.runtime.forward import ForwardBatch
@@ -148,10 +151,11 @@ def load_transformers_model(folder: Path, *, device: torch.device, dtype: torch.
         )
     refuse_architecture(model_class, config)
     try:
-        model, report = model_class.from_pretrained(
-            folder, config=config, dtype=dtype, local_files_only=True, output_loading_info=True
-        )
-    except (ValueError, KeyError, OSError, RuntimeError) as error:
+        with _quiet(transformers):
+            model, report = model_class.from_pretrained(
+                folder, config=config, dtype=dtype, local_files_only=True, output_loading_info=True
+            )
+    except (ValueError, KeyError, OSError, RuntimeError, SafetensorError) as error:
         raise ModelLoadError(f"transformers cannot load {folder}: {error}") from error
     for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if names := sorted(map(str, report.get(kind) or ())):
@@ -182,6 +186,22 @@ def refuse_architecture(model_class: Any, config: Any) -> None:
     if reason is not None:
         raise UnsupportedModelError(f"{name} cannot run through transformers with a paged KV cache: {reason}")
     _context_length(config)
+
+
+@contextmanager
+def _quiet(transformers: ModuleType) -> Iterator[None]:
+    """transformers' own bars and reports of missing tensors: the caller has its bars, and the error says the
+    rest."""
+    log = transformers.utils.logging
+    verbosity, had_bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if had_bars:
+            log.enable_progress_bar()
 
 
 def _rope_types(text: Any) -> set[str]:
