@@ -1,0 +1,130 @@
+"""The one module that reads the environment.
+
+Components receive values from the record below; none of them looks at ``os.environ`` itself.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ramet.runtime.protocol.errors import InvalidRequestError
+
+DEFAULT_CACHE_BYTES = 8 << 30
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{unit}I": 1 << (10 * power) for power, unit in enumerate("KMGT", start=1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the environment variables say, checked."""
+
+    cache_dir: Path
+    """RAMET_CACHE_DIR, else $XDG_CACHE_HOME/ramet, else ~/.cache/ramet."""
+    cache_bytes: int
+    """RAMET_CACHE_BYTES: bound of the cache of prepared weights; 0 turns it off. Accepts 500M, 8GiB, ..."""
+    offline: bool
+    """RAMET_OFFLINE, HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE: models come from what is on disk only."""
+    log_level: str
+    """RAMET_LOG_LEVEL, one of LOG_LEVELS."""
+    num_threads: int | None
+    """RAMET_NUM_THREADS: CPU threads; None: the engine chooses."""
+    hf_hub_cache: Path | None
+    """RAMET_HF_HUB_CACHE: where hub downloads live; None: huggingface_hub's own rules (HF_HOME,
+    HF_HUB_CACHE)."""
+
+
+@cache
+def environment() -> Environment:
+    """The process's environment, read once, on the first call."""
+    return read_environment(os.environ)
+
+
+def read_environment(variables: Mapping[str, str]) -> Environment:
+    """Environment from any mapping. Raises InvalidRequestError that names the variable and what it accepts."""
+    hub_cache = variables.get("RAMET_HF_HUB_CACHE")
+    offline = ("RAMET_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return Environment(
+        cache_dir=_cache_dir(variables),
+        cache_bytes=_byte_count(variables, "RAMET_CACHE_BYTES", DEFAULT_CACHE_BYTES),
+        offline=any(_flag(variables, name) for name in offline),
+        log_level=_log_level(variables),
+        num_threads=_thread_count(variables),
+        hf_hub_cache=Path(hub_cache).expanduser() if hub_cache else None,
+    )
+
+
+def parse_byte_count(text: str) -> int:
+    """Bytes in ``text``: a whole number with an optional unit K, M, G, T (powers of 1000) or KiB ... TiB.
+
+    Raises ValueError where the text is anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{text!r} is not a number of bytes")
+    return int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
+
+
+def _cache_dir(variables: Mapping[str, str]) -> Path:
+    if own := variables.get("RAMET_CACHE_DIR"):
+        return Path(own).expanduser()
+    # The XDG base directory specification: a relative value is to be ignored.
+    shared = variables.get("XDG_CACHE_HOME", "")
+    base = Path(shared) if os.path.isabs(shared) else _home(variables) / ".cache"
+    return base / "ramet"
+
+
+def _home(variables: Mapping[str, str]) -> Path:
+    if home := variables.get("HOME"):
+        return Path(home)
+    expanded = os.path.expanduser("~")
+    # Without HOME and without an entry in the password database "~" stays as it is.
+    return Path(expanded) if expanded != "~" else Path(os.sep)
+
+
+def _flag(variables: Mapping[str, str], name: str) -> bool:
+    value = variables.get(name, "").strip().lower()
+    if value in ("", "0", "false", "no", "off"):
+        return False
+    if value in ("1", "true", "yes", "on"):
+        return True
+    raise InvalidRequestError(f"{name} is {variables[name]!r}; set it to 1 or 0", field=name)
+
+
+def _byte_count(variables: Mapping[str, str], name: str, default: int) -> int:
+    text = variables.get(name, "")
+    if not text.strip():
+        return default
+    try:
+        return parse_byte_count(text)
+    except ValueError:
+        raise InvalidRequestError(
+            f"{name} is {text!r}; set it to a number of bytes such as 8589934592, 8GiB or 500M "
+            "(0 turns the cache off)",
+            field=name,
+        ) from None
+
+
+def _log_level(variables: Mapping[str, str]) -> str:
+    value = variables.get("RAMET_LOG_LEVEL", "").strip().lower() or "warning"
+    if value not in LOG_LEVELS:
+        raise InvalidRequestError(
+            f"RAMET_LOG_LEVEL is {variables['RAMET_LOG_LEVEL']!r}; set it to one of {', '.join(LOG_LEVELS)}",
+            field="RAMET_LOG_LEVEL",
+        )
+    return value
+
+
+def _thread_count(variables: Mapping[str, str]) -> int | None:
+    text = variables.get("RAMET_NUM_THREADS", "").strip()
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
+        raise InvalidRequestError(
+            f"RAMET_NUM_THREADS is {text!r}; set it to a whole number from 1 to 1024", field="RAMET_NUM_THREADS"
+        )
+    return int(text)

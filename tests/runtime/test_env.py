@@ -1,0 +1,101 @@
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.runtime.env import DEFAULT_CACHE_BYTES, environment, parse_byte_count, read_environment
+from ramet.runtime.protocol import InvalidRequestError
+
+HOME = {"HOME": "/home/user"}
+
+
+def test_the_defaults() -> None:
+    env = read_environment(HOME)
+    assert env.cache_dir == Path("/home/user/.cache/ramet")
+    assert env.cache_bytes == DEFAULT_CACHE_BYTES == 8 * 1024**3
+    assert not env.offline
+    assert env.log_level == "warning"
+    assert env.num_threads is None
+    assert env.hf_hub_cache is None
+
+
+def test_the_cache_folder_is_ours_then_the_desktops_then_homes() -> None:
+    assert read_environment({**HOME, "XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/ramet")
+    assert read_environment({**HOME, "XDG_CACHE_HOME": "/x", "RAMET_CACHE_DIR": "/y"}).cache_dir == Path("/y")
+    assert read_environment({**HOME, "XDG_CACHE_HOME": "not/absolute"}).cache_dir == Path(
+        "/home/user/.cache/ramet"
+    )
+    assert read_environment({**HOME, "RAMET_CACHE_DIR": ""}).cache_dir == Path("/home/user/.cache/ramet")
+    assert read_environment({}).cache_dir.is_absolute()
+
+
+def test_a_tilde_is_expanded() -> None:
+    assert "~" not in str(read_environment({"RAMET_CACHE_DIR": "~/models"}).cache_dir)
+
+
+@pytest.mark.parametrize("name", ["RAMET_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_each_offline_flag_counts(name: str) -> None:
+    for value in ("1", "true", "YES", "on"):
+        assert read_environment({**HOME, name: value}).offline
+    for value in ("", "0", "false", "No", "off"):
+        assert not read_environment({**HOME, name: value}).offline
+
+
+def test_other_settings_are_read() -> None:
+    variables = {"RAMET_LOG_LEVEL": "DEBUG", "RAMET_NUM_THREADS": "3", "RAMET_HF_HUB_CACHE": "/hub"}
+    env = read_environment({**HOME, **variables})
+    assert (env.log_level, env.num_threads, env.hf_hub_cache) == ("debug", 3, Path("/hub"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RAMET_OFFLINE", "perhaps"),
+        ("RAMET_CACHE_BYTES", "-1"),
+        ("RAMET_CACHE_BYTES", "lots"),
+        ("RAMET_CACHE_BYTES", "1e9"),
+        ("RAMET_LOG_LEVEL", "loud"),
+        ("RAMET_NUM_THREADS", "0"),
+        ("RAMET_NUM_THREADS", "-2"),
+        ("RAMET_NUM_THREADS", "two"),
+        ("RAMET_NUM_THREADS", "²"),
+        ("RAMET_NUM_THREADS", "99999"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        read_environment({**HOME, name: value})
+    assert caught.value.field == name
+    assert name in str(caught.value)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("123", 123),
+        ("1K", 1000),
+        ("1kb", 1000),
+        ("2KiB", 2048),
+        ("500M", 500_000_000),
+        ("8GiB", 8 << 30),
+        ("1.5G", 1_500_000_000),
+        (" 3 TiB ", 3 << 40),
+    ],
+)
+def test_byte_counts(text: str, expected: int) -> None:
+    assert parse_byte_count(text) == expected
+    assert read_environment({**HOME, "RAMET_CACHE_BYTES": text}).cache_bytes == expected
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_byte_count_or_a_value_error(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert parse_byte_count(text) >= 0
+
+
+def test_the_process_reads_its_environment_once() -> None:
+    assert environment() is environment()
