@@ -7,13 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ramet.runtime.engine.core import EngineCore as EngineCore
-    from ramet.runtime.engine.engine import Engine as Engine
-
     from ramet.runtime.engine.client import EngineClient as EngineClient
     from ramet.runtime.engine.client import EngineInfo as EngineInfo
     from ramet.runtime.engine.client import EngineStats as EngineStats
     from ramet.runtime.engine.config import EngineConfig as EngineConfig
+    from ramet.runtime.engine.core import EngineCore as EngineCore
+    from ramet.runtime.engine.engine import Engine as Engine
     from ramet.runtime.engine.face import EngineFace as EngineFace
     from ramet.runtime.engine.loop import EngineLoop as EngineLoop
     from ramet.runtime.engine.process import EngineProcess as EngineProcess

@@ -1,0 +1,198 @@
+"""From an EngineConfig to an engine that is ready: the one place where the parts are put together. Imports
+torch.
+"""
+
+import time
+from pathlib import Path
+
+import torch
+
+from ramet.runtime.attention import TorchAttentionBackend
+from ramet.runtime.cache import EvictionPolicy, LfuEviction, LruEviction, PageAllocator, RadixCache
+from ramet.runtime.engine.client import EngineInfo
+from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.core import BuiltEngine, EngineCore
+from ramet.runtime.engine.threads import choose_threads
+from ramet.runtime.env import environment
+from ramet.runtime.executor.model_runner import ModelRunner, RunnerConfig
+from ramet.runtime.executor.pool import kv_bytes_per_token, kv_pool_size
+from ramet.runtime.forward import DeviceKVPool
+from ramet.runtime.grammar import ChoiceBackend, CompiledGrammar, GrammarCompiler
+from ramet.runtime.models.config import ModelConfig
+from ramet.runtime.models.loading import LoadedModel, load_model
+from ramet.runtime.models.loading.phases import Progress
+from ramet.runtime.protocol import GrammarSpec, InvalidRequestError
+from ramet.runtime.scheduler import Fcfs, LongestPrefixMatch, OrderingPolicy, Scheduler, SchedulerConfig
+from ramet.runtime.tokenizer import FastTokenizer, Tokenizer
+
+CPU_TOKENS_PER_STEP = 512
+"""About half a second of prefill for a model of 135 M parameters: what a decoding request waits at most."""
+DEVICE_TOKENS_PER_STEP = 8192
+WARMUP_PAGES = 4
+"""A prefill and a decode of so much make what is made once: packed weights, compiled kernels, thread pools."""
+
+
+def build_engine(config: EngineConfig, progress: Progress | None = None) -> BuiltEngine:
+    """Load the model, size the KV pool and put everything together. ``progress`` hears of the loading.
+
+    Sets the process's number of torch threads.
+
+    Raises:
+        ModelLoadError: the model is missing, damaged, not implemented, or does not fit the memory.
+        InvalidRequestError: a setting cannot be honoured by this model or machine.
+    """
+    torch.set_num_threads(choose_threads(config.threads, environment().num_threads))
+    loaded = load_model(
+        config.model,
+        quantization=config.quantization,
+        dtype=config.dtype,
+        device=config.device,
+        cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
+        progress=progress,
+    )
+    timings = dict(loaded.timings)
+    context_length = _context_length(config, loaded.config)
+
+    started = time.perf_counter()
+    tokenizer = FastTokenizer(loaded.tokenizer_spec)
+    timings["tokenizer"] = time.perf_counter() - started
+
+    started = time.perf_counter()
+    num_pages = kv_pool_size(
+        loaded.config,
+        device=loaded.device,
+        dtype=loaded.dtype,
+        page_size=config.page_size,
+        kv_tokens=config.kv_tokens,
+        memory_fraction=config.memory_fraction,
+    )
+    runner = _runner(config, loaded, num_pages, context_length)
+    scheduler = _scheduler(config, loaded, num_pages, context_length, tokenizer)
+    timings["kv_pool"] = time.perf_counter() - started
+
+    started = time.perf_counter()
+    runner.warmup(min(WARMUP_PAGES, num_pages))
+    timings["warmup"] = time.perf_counter() - started
+
+    core = EngineCore(
+        scheduler, runner, tokenizer, GrammarCompiler(_ChoicesWhenAsked(tokenizer)), seed=config.seed
+    )
+    info = _info(config, loaded, num_pages, context_length, timings)
+    return BuiltEngine(core, info, tokenizer, loaded.tokenizer_spec)
+
+
+def _context_length(config: EngineConfig, model: ModelConfig) -> int:
+    if config.context_length is None:
+        return model.max_positions
+    if config.context_length > model.max_positions:
+        raise InvalidRequestError(
+            f"context_length is {config.context_length}; the model's positions end at {model.max_positions}",
+            field="context_length",
+        )
+    return config.context_length
+
+
+def _runner(config: EngineConfig, loaded: LoadedModel, num_pages: int, context_length: int) -> ModelRunner:
+    model = loaded.config
+    pool = DeviceKVPool(
+        num_layers=model.num_layers,
+        num_slots=num_pages * config.page_size,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        dtype=loaded.dtype,
+        device=loaded.device,
+    )
+    attention = TorchAttentionBackend(
+        pool,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        page_size=config.page_size,
+        device=loaded.device,
+    )
+    sizes = RunnerConfig(
+        max_running_requests=config.max_running_requests,
+        max_tokens_per_request=min(context_length, num_pages * config.page_size),
+        page_size=config.page_size,
+    )
+    return ModelRunner(loaded.model, attention, sizes, loaded.device)
+
+
+def _scheduler(
+    config: EngineConfig, loaded: LoadedModel, num_pages: int, context_length: int, tokenizer: Tokenizer
+) -> Scheduler:
+    eviction: EvictionPolicy = LfuEviction() if config.eviction_policy == "lfu" else LruEviction()
+    policy: OrderingPolicy = Fcfs() if config.schedule_policy == "fcfs" else LongestPrefixMatch()
+    default_budget = CPU_TOKENS_PER_STEP if loaded.device.type == "cpu" else DEVICE_TOKENS_PER_STEP
+    sizes = SchedulerConfig(
+        num_pages=num_pages,
+        page_size=config.page_size,
+        context_length=context_length,
+        vocab_size=loaded.config.vocab_size,
+        max_running_requests=config.max_running_requests,
+        max_tokens_per_step=config.max_tokens_per_step or default_budget,
+        enable_prefix_cache=config.enable_prefix_cache,
+        max_overtakes=config.max_overtakes,
+    )
+    return Scheduler(
+        sizes,
+        cache=RadixCache(PageAllocator(num_pages, config.page_size), eviction),
+        policy=policy,
+        stop_token_ids=tokenizer.stop_token_ids,
+    )
+
+
+def _info(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    num_pages: int,
+    context_length: int,
+    timings: dict[str, float],
+) -> EngineInfo:
+    kv_tokens = num_pages * config.page_size
+    return EngineInfo(
+        model=loaded.source,
+        architecture=loaded.config.architecture,
+        vocab_size=loaded.config.vocab_size,
+        context_length=context_length,
+        kv_tokens=kv_tokens,
+        page_size=config.page_size,
+        device=str(loaded.device),
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        quantization=loaded.quantization,
+        num_layers=loaded.config.num_layers,
+        num_parameters=num_parameters(loaded.config),
+        weight_bytes=loaded.weight_bytes,
+        kv_bytes=kv_tokens * kv_bytes_per_token(loaded.config, loaded.dtype),
+        timings=timings,
+    )
+
+
+def num_parameters(model: ModelConfig) -> int:
+    """Weights of the matrices and of the embedding (once, where it is the output head too); norms and biases,
+    well below a thousandth, are left out."""
+    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    attention = 2 * model.hidden_size * (queries + keys)
+    dense = 3 * model.hidden_size * model.intermediate_size
+    total = model.num_layers * (attention + dense) + model.vocab_size * model.hidden_size
+    if not model.tie_embeddings:
+        total += model.vocab_size * model.hidden_size
+    if model.moe is not None:
+        experts = 3 * model.hidden_size * model.moe.intermediate_size + model.hidden_size
+        total += len(model.moe.sparse_layers) * (model.moe.num_experts * experts - dense)
+    return total
+
+
+class _ChoicesWhenAsked:
+    """A GrammarBackend that sorts the vocabulary, which takes a moment, with the first grammar and not at the
+    start.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._backend: ChoiceBackend | None = None
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        if self._backend is None:
+            self._backend = ChoiceBackend(self._tokenizer)
+        return self._backend.compile(spec)

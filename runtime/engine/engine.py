@@ -1,0 +1,35 @@
+"""Engine: the model in this process, on a thread of its own."""
+
+import os
+from typing import Any
+
+from ramet.runtime.engine.build import build_engine
+from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.face import EngineFace
+from ramet.runtime.engine.loop import EngineLoop
+from ramet.runtime.engine.progress import loading_progress
+
+
+class Engine(EngineFace):
+    """A model that generates, streams and scores; see EngineFace for what it can be asked.
+
+    >>> with Engine("smollm2") as engine:
+    ...     print(engine.generate("The capital of France is", temperature=0, max_tokens=8).text)
+
+    Args:
+        model: an embedded model's name, a .gguf file, a Hugging Face folder, or a hub id such as org/name.
+        progress: show what is being loaded, if stderr is a terminal.
+        settings: the fields of EngineConfig.
+
+    Raises:
+        InvalidRequestError: a setting is unknown, out of range, or cannot be honoured by this model or machine.
+        ModelLoadError: the model's files are missing, damaged or of an unknown kind.
+    """
+
+    def __init__(
+        self, model: "str | os.PathLike[str]" = "smollm2", *, progress: bool = True, **settings: Any
+    ) -> None:
+        config = EngineConfig.of(model, settings)
+        with loading_progress(config.model, wanted=progress) as report:
+            built = build_engine(config, report)
+        super().__init__(EngineLoop(built.core, built.info), built.tokenizer)

@@ -1,0 +1,73 @@
+"""What RemoteClient does beneath the face: ids, closing, and a process that goes away."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.remote import RemoteClient
+from ramet.runtime.engine.sinks import Failure, ThreadSink
+from ramet.runtime.protocol import EngineDeadError, FinishReason, InvalidRequestError, TextOutput
+from tests.runtime.engine.fake_core import request
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteClient]:
+    monkeypatch.syspath_prepend(str(ROOT))
+    client = RemoteClient(EngineConfig(), builder="tests.runtime.engine.builders:slow", start_timeout=60)
+    yield client
+    client.close()
+
+
+def outputs_until_end(sink: ThreadSink) -> list[TextOutput]:
+    outputs: list[TextOutput] = []
+    while not outputs or outputs[-1].finish_reason is None:
+        delivery = sink.get()
+        assert not isinstance(delivery, Failure), delivery
+        outputs += delivery
+    return outputs
+
+
+def test_requests_run_and_end(client: RemoteClient) -> None:
+    sink = ThreadSink()
+    client.submit([request("a", 3)], sink)
+    assert [output.token_ids for output in outputs_until_end(sink)] == [[0], [1], [2]]
+    assert client.ready.tokenizer.vocab_size == client.info.vocab_size
+
+
+def test_an_id_in_use_is_refused_before_it_is_sent(client: RemoteClient) -> None:
+    sink = ThreadSink()
+    client.submit([request("a", 10**9)], sink)
+    with pytest.raises(InvalidRequestError, match="belongs to a running request"):
+        client.submit([request("b"), request("a")], ThreadSink())
+    client.abort(["a", "unknown"])
+    assert outputs_until_end(sink)[-1].finish_reason is FinishReason.ABORT
+    client.submit([request("a", 1)], sink)
+
+
+def test_a_sink_that_nobody_reads_aborts_its_requests(client: RemoteClient) -> None:
+    sink = ThreadSink()
+    client.submit([request("a", 10**9), request("b", 10**9)], sink)
+    sink.close()
+    while client.stats().running_requests:
+        pass
+    assert client.flush_cache() == 7
+    client.check_integrity()
+
+
+def test_a_call_that_waits_when_the_process_dies_gets_the_error(client: RemoteClient) -> None:
+    os.kill(client.pid, signal.SIGSTOP)
+    sink = ThreadSink()
+    client.submit([request("a")], sink)
+    os.kill(client.pid, signal.SIGKILL)
+    failure = sink.get()
+    assert isinstance(failure, Failure)
+    assert "exit code -9" in str(failure.error)
+    with pytest.raises(EngineDeadError, match="exit code -9"):
+        client.stats()
+    client.abort(["a"])
