@@ -57,7 +57,7 @@ def _normalise(message: object, where: str) -> Message:
     if not isinstance(message, Mapping):
         _fail(where, f"is {_shown(message)}; it must be an object with role and content")
     result: Message = {
-        str(key): _copy(value, f"{where}.{key}") for key, value in message.items() if value is not None
+        str(key): checked_copy(value, f"{where}.{key}") for key, value in message.items() if value is not None
     }
     role = result.get("role")
     if role not in ROLES:
@@ -121,16 +121,19 @@ def _arguments(arguments: object, where: str) -> ToolArguments | str:
     return ToolArguments(parsed, arguments) if isinstance(parsed, dict) else arguments
 
 
-def _copy(value: object, where: str) -> Any:
-    """A deep copy in plain lists and dicts, with every string checked."""
+def checked_copy(value: object, where: str) -> Any:
+    """A deep copy in plain lists and dicts. Raises InvalidRequestError for strings that are no text."""
     match value:
         case str():
             check_text(value, where)
             return value
         case Mapping():
-            return {_copy(str(key), where): _copy(item, f"{where}.{key}") for key, item in value.items()}
+            return {
+                checked_copy(str(key), where): checked_copy(item, f"{where}.{key}")
+                for key, item in value.items()
+            }
         case list() | tuple():
-            return [_copy(item, f"{where}[{i}]") for i, item in enumerate(value)]
+            return [checked_copy(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case _:
             return value
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from ramet.runtime.protocol import InvalidRequestError
-from ramet.runtime.tokenizer.chat_messages import Message, normalise_messages
+from ramet.runtime.tokenizer.chat_messages import Message, checked_copy, normalise_messages
 from ramet.runtime.tokenizer.private_text import private_text
 from ramet.runtime.tokenizer.spec import TokenizerSpec
 
@@ -104,7 +104,7 @@ class ChatTemplate:
         text = renderer(
             {
                 **self._special_token_names,
-                **{name: rewrite(value) for name, value in template_kwargs.items()},
+                **{name: rewrite(checked_copy(value, name)) for name, value in template_kwargs.items()},
                 "messages": conversation,
                 "tools": rewrite(self._checked_tools(tools)),
                 "add_generation_prompt": add_generation_prompt,
@@ -147,7 +147,7 @@ class ChatTemplate:
                 "describe them in a system message",
                 field="tools",
             )
-        return list(tools)
+        return [checked_copy(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
 
     def _mentions(self, word: str) -> bool:
         return any(word in source for source in self._sources.values())

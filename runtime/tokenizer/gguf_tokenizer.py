@@ -147,12 +147,12 @@ def _merges_from_scores(vocabulary: _Vocabulary, scores: Sequence[float]) -> Ite
     """
     tokens, types = vocabulary.tokens, vocabulary.types
     id_of = {tokens[i]: i for i in range(len(tokens)) if types[i] == _TokenType.NORMAL}
-    by_score = sorted(id_of.items(), key=lambda item: -scores[item[1]])
-    for piece, _ in by_score:
+    find = id_of.get
+    for piece, _ in sorted(id_of.items(), key=lambda item: -scores[item[1]]):
         cuts = [
-            (id_of[piece[:i]], id_of[piece[i:]])
+            (left, right)
             for i in range(1, len(piece))
-            if piece[:i] in id_of and piece[i:] in id_of
+            if (left := find(piece[:i])) is not None and (right := find(piece[i:])) is not None
         ]
         cuts.sort()
         for left, right in cuts:

@@ -146,8 +146,12 @@ def _unknown_decoder(folder: Path, kind: str | None) -> str:
 
 def _add_declared_tokens(library: Tokenizer, config: Mapping[str, Any], folder: Path) -> None:
     """Tokens that tokenizer_config.json has beyond tokenizer.json; their ids must be the next free ones."""
-    declared = config.get("added_tokens_decoder")
-    for key, entry in sorted((declared or {}).items(), key=lambda item: int(item[0])):
+    declared = config.get("added_tokens_decoder") or {}
+    for key, entry in sorted(declared.items(), key=lambda item: item[0].rjust(10)):
+        if not key.isdecimal() or not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            raise ModelLoadError(
+                f"{folder / 'tokenizer_config.json'} has a malformed entry {key!r} in added_tokens_decoder"
+            )
         text = entry["content"]
         if library.token_to_id(text) is None:
             library.add_tokens([_added_token(entry)])
@@ -243,8 +247,15 @@ def _chat_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None
         match source:
             case str():
                 templates["default"] = source
-            case list():
-                templates.update({entry["name"]: entry["template"] for entry in source})
+            case [*entries]:
+                for entry in entries:
+                    match entry:
+                        case {"name": str(name), "template": str(template)}:
+                            templates[name] = template
+                        case _:
+                            raise ModelLoadError(
+                                f"{folder}: chat_template has an entry without name or template"
+                            )
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
         templates[path.stem] = _read_text(path)
     if (folder / "chat_template.jinja").is_file():

@@ -38,7 +38,7 @@ class SpecialTextScanner:
             for length in self._lengths[text[start]]:
                 candidate = text[start : start + length]
                 if candidate in self._token_id:
-                    at = start + length
+                    at = start + len(candidate)
                     token_id = self._token_id[candidate]
                     if token_id is not None:
                         yield start, at, token_id

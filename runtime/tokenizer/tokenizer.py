@@ -53,8 +53,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_bos: bool = False, allow_special: bool = False) -> list[int]:
         """Token ids of ``text``; ``add_bos`` puts BOS first where the model wants one and none is there.
 
-        Bytes that no token spells are left out, as llama.cpp and transformers leave them out (a few vocabularies
-        lack control characters).
+        Bytes that no token spells are left out, as llama.cpp and transformers leave them out (a few
+        vocabularies lack control characters).
 
         Raises:
             InvalidRequestError: the text has a lone surrogate, which is no character (field ``prompt``).
@@ -129,9 +129,7 @@ class FastTokenizer:
         self._added = {token_id: token.content for token_id, token in added.items()}
         silent = frozenset(spec.special_token_ids)
         # Some tokenizers know special tokens that the model has no embedding for: those stay text.
-        self._special = {
-            text: i for i, text in self._added.items() if i in silent and i < spec.vocab_size
-        }
+        self._special = {text: i for i, text in self._added.items() if i in silent and i < spec.vocab_size}
         rivals = [text for token_id, text in self._added.items() if token_id not in silent]
         self._scanner = SpecialTextScanner(self._special, rivals)
         self._silent = silent | frozenset(spec.unused_token_ids)
@@ -265,4 +263,12 @@ class FastTokenizer:
                 for token_id, alias in aliases.items()
             ]
         )
+        if self._sparse_tokens is not None:
+            taken = self._sparse_tokens.keys() & {
+                self._library.token_to_id(alias) for alias in aliases.values()
+            }
+            if taken:
+                raise ModelLoadError(
+                    f"the tokenizer's ids have gaps, and an added token would get the id {min(taken)}"
+                )
         return aliases

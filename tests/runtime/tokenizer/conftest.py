@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -16,7 +17,8 @@ _STRING, _ARRAY = 8, 9
 
 
 class _MetadataReader:
-    """The key-value part at the head of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
+    """The key-value part at the head of a GGUF file
+    (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
 
     def __init__(self, data: bytes) -> None:
         assert data[:4] == b"GGUF"
@@ -39,8 +41,22 @@ class _MetadataReader:
             return text.decode("utf-8")
         if kind == _ARRAY:
             kind, count = self._number("I"), self._number("Q")
-            return [self._value(kind) for _ in range(count)]
+            return self._numbers(_NUMBERS[kind], count) if kind in _NUMBERS else self._strings(count)
         return self._number(_NUMBERS[kind])
+
+    def _numbers(self, code: str, count: int) -> list[Any]:
+        values = struct.unpack_from(f"<{count}{code}", self._data, self._at)
+        self._at += struct.calcsize(f"<{count}{code}")
+        return list(values)
+
+    def _strings(self, count: int) -> list[str]:
+        data, at, texts = self._data, self._at, []
+        for _ in range(count):
+            start = at + 8
+            at = start + int.from_bytes(data[at:start], "little")
+            texts.append(data[start:at].decode("utf-8"))
+        self._at = at
+        return texts
 
 
 def _folder(package: str) -> Path:
@@ -88,8 +104,34 @@ def smollm2(smollm2_spec: TokenizerSpec) -> FastTokenizer:
 
 @pytest.fixture(scope="session")
 def gemma(gemma_spec: TokenizerSpec) -> FastTokenizer:
-    return FastTokenizer(gemma_spec)
+    """The base model has no chat template; here it has one that does what those of its family do."""
+    return FastTokenizer(msgspec.structs.replace(gemma_spec, chat_template=GEMMA_STYLE))
 
+
+@pytest.fixture(scope="session")
+def smollm2_library(smollm2_spec: TokenizerSpec) -> Tokenizer:
+    """The same tokenizer without anything around it, as an oracle."""
+    return Tokenizer.from_str(smollm2_spec.tokenizer_json)
+
+
+@pytest.fixture(scope="session")
+def gemma_library(gemma_spec: TokenizerSpec) -> Tokenizer:
+    return Tokenizer.from_str(gemma_spec.tokenizer_json)
+
+
+GEMMA_STYLE = """{{ bos_token }}
+{%- set preface = namespace(text='') %}
+{%- if messages[0].role == 'system' %}
+    {%- set preface.text = messages[0].content + '\n\n' %}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{%- for message in messages %}
+    {%- set role = 'model' if message.role == 'assistant' else message.role %}
+    {{- '<start_of_turn>' + role + '\n' + (preface.text if loop.first else '') }}
+    {{- message.content | trim }}
+    {{- '<end_of_turn>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog; the dog didn't mind, it said.",
