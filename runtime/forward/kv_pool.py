@@ -1,7 +1,9 @@
 """The KV pool: one pair of tensors a layer, addressed by slot (= page * page_size + offset in the page)."""
 
+import math
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ class KVPool(Protocol):
     def num_slots(self) -> int: ...
 
     def write(self, layer_id: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """slots: [num_tokens] int64; k, v: [num_tokens, num_kv_heads, head_dim]."""
+        """slots: [num_tokens] int64, no slot twice; k, v: [num_tokens, num_kv_heads, head_dim]."""
         ...
 
     def layer(self, layer_id: int) -> tuple[Tensor, Tensor]:
@@ -35,18 +37,32 @@ class DeviceKVPool:
         device: torch.device,
     ) -> None:
         shape = (num_layers, num_slots, num_kv_heads, head_dim)
-        # zeros, not empty: memory that no one wrote may hold NaN, and a masked NaN is still NaN after the product
-        # with V. On Linux untouched zero pages cost no memory.
-        self._k = torch.zeros(shape, dtype=dtype, device=device)
-        self._v = torch.zeros(shape, dtype=dtype, device=device)
+        # zeros, not empty: memory that no one wrote may hold NaN, and a masked NaN is still NaN after the
+        # product with V.
+        k = _zeros(shape, dtype, device)
+        v = _zeros(shape, dtype, device)
+        self._num_slots = num_slots
+        self._dtype = dtype
+        # Views made once: indexing a tensor by layer costs as much as writing one token's keys.
+        self._layers = list(zip(k.unbind(0), v.unbind(0), strict=True))
 
     @property
     def num_slots(self) -> int:
-        return self._k.shape[1]
+        return self._num_slots
 
     def write(self, layer_id: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        self._k[layer_id].index_copy_(0, slots, k.to(self._k.dtype))
-        self._v[layer_id].index_copy_(0, slots, v.to(self._v.dtype))
+        layer_k, layer_v = self._layers[layer_id]
+        layer_k.index_copy_(0, slots, k.to(self._dtype))
+        layer_v.index_copy_(0, slots, v.to(self._dtype))
 
     def layer(self, layer_id: int) -> tuple[Tensor, Tensor]:
-        return self._k[layer_id], self._v[layer_id]
+        return self._layers[layer_id]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On a CPU through numpy, whose zeros come from the system untouched: torch writes them, which takes a
+    second for a pool of 3 GiB and makes all of it resident before the first token."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
