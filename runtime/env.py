@@ -33,9 +33,6 @@ class Environment:
     """RAMET_LOG_LEVEL, one of LOG_LEVELS."""
     num_threads: int | None
     """RAMET_NUM_THREADS: CPU threads; None: the engine chooses."""
-    hf_hub_cache: Path | None
-    """RAMET_HF_HUB_CACHE: where hub downloads live; None: huggingface_hub's own rules (HF_HOME,
-    HF_HUB_CACHE)."""
 
 
 @cache
@@ -46,7 +43,6 @@ def environment() -> Environment:
 
 def read_environment(variables: Mapping[str, str]) -> Environment:
     """Environment from any mapping. Raises InvalidRequestError that names the variable and what it accepts."""
-    hub_cache = variables.get("RAMET_HF_HUB_CACHE")
     offline = ("RAMET_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     return Environment(
         cache_dir=_cache_dir(variables),
@@ -54,7 +50,6 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         offline=any(_flag(variables, name) for name in offline),
         log_level=_log_level(variables),
         num_threads=_thread_count(variables),
-        hf_hub_cache=Path(hub_cache).expanduser() if hub_cache else None,
     )
 
 

@@ -18,7 +18,6 @@ def test_the_defaults() -> None:
     assert not env.offline
     assert env.log_level == "warning"
     assert env.num_threads is None
-    assert env.hf_hub_cache is None
 
 
 def test_the_cache_folder_is_ours_then_the_desktops_then_homes() -> None:
@@ -44,9 +43,9 @@ def test_each_offline_flag_counts(name: str) -> None:
 
 
 def test_other_settings_are_read() -> None:
-    variables = {"RAMET_LOG_LEVEL": "DEBUG", "RAMET_NUM_THREADS": "3", "RAMET_HF_HUB_CACHE": "/hub"}
+    variables = {"RAMET_LOG_LEVEL": "DEBUG", "RAMET_NUM_THREADS": "3"}
     env = read_environment({**HOME, **variables})
-    assert (env.log_level, env.num_threads, env.hf_hub_cache) == ("debug", 3, Path("/hub"))
+    assert (env.log_level, env.num_threads) == ("debug", 3)
 
 
 @pytest.mark.parametrize(

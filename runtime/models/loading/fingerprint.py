@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
-from ramet import __version__
 from ramet.runtime.models.loading.numerics import Numerics
 from ramet.runtime.protocol.errors import ModelLoadError
 
@@ -27,8 +27,16 @@ def cache_key(files: Iterable[Path], numerics: Numerics) -> str:
     where one cannot be read.
     """
     parts = [_identity(file) for file in files]
-    how = (FORMAT_VERSION, __version__, numerics.quantization, str(numerics.dtype))
+    how = (FORMAT_VERSION, _ramet_version(), numerics.quantization, str(numerics.dtype))
     return hashlib.blake2b(msgspec.msgpack.encode((how, parts)), digest_size=20).hexdigest()
+
+
+def _ramet_version() -> str:
+    """Of the installed distribution; a source tree that is not installed has only FORMAT_VERSION."""
+    try:
+        return version("ramet")
+    except PackageNotFoundError:
+        return "source"
 
 
 def _identity(path: Path) -> tuple[str, int, int, bytes]:

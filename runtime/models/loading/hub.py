@@ -21,7 +21,7 @@ _FOLDER_EXCLUDES = ("*/*", "consolidated*", "*.onnx.json")
 """Sub-folders hold other formats of the same weights (original/, onnx/), consolidated* the vendor's own."""
 
 
-def download(source: HubRepo, *, offline: bool, cache_dir: Path | None) -> GgufFile | HfFolder:
+def download(source: HubRepo, *, offline: bool, cache_dir: Path | None = None) -> GgufFile | HfFolder:
     """The repository's needed files on disk, downloaded where they are not cached yet.
 
     offline: only what is cached. cache_dir: None for huggingface_hub's own place (HF_HOME, HF_HUB_CACHE).
@@ -102,6 +102,11 @@ def _local_source(source: HubRepo, folder: Path) -> GgufFile | HfFolder:
     if (folder / CONFIG).exists() and any(folder.glob("*.safetensors")):
         return HfFolder(folder)
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf")]
+    if not names:
+        raise ModelLoadError(
+            f"hub repository {source}: the cached snapshot {folder} has neither {CONFIG} with "
+            "safetensors nor a .gguf file; go online once to download the rest"
+        )
     return GgufFile(split_paths(folder / choose_gguf(source, names)))
 
 
@@ -147,6 +152,10 @@ def _snapshot(
             )
         )
     except LocalEntryNotFoundError as error:
+        # Some of the patterns' files were never downloaded, which may be those that are not needed (the other
+        # formats of a repository): what is there decides.
+        if partial := getattr(error, "snapshot_path", None):
+            return Path(partial)
         raise ModelLoadError(
             f"hub repository {source} is not (wholly) in the local cache and the hub cannot be used: it is "
             "offline (RAMET_OFFLINE, HF_HUB_OFFLINE) or unreachable. Go online once, or give a local folder or "
@@ -162,9 +171,8 @@ def _transport_errors() -> tuple[type[Exception], ...]:
     """ValueError, OSError and the base error of the HTTP client, of which huggingface_hub has used several."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return tuple(
-        kind for kind in HfHubHTTPError.__mro__[1:] if issubclass(kind, Exception) and kind is not Exception
-    )
+    bases = HfHubHTTPError.__mro__[1:]
+    return (ValueError, *(kind for kind in bases if issubclass(kind, Exception) and kind is not Exception))
 
 
 def _refusal(source: HubRepo, error: Exception) -> ModelLoadError:

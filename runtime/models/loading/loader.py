@@ -173,7 +173,7 @@ def _on_disk(source: ModelSource, cache_dir: Path, env: Environment, clock: Phas
         case EmbeddedModel():
             return GgufFile((locate(source, cache_dir, lambda done: clock.report("resolve", done)),))
         case HubRepo():
-            return download(source, offline=env.offline, cache_dir=env.hf_hub_cache)
+            return download(source, offline=env.offline)
         case GgufFile() | HfFolder():
             return source
         case _:

@@ -66,6 +66,18 @@ def test_a_config_beside_gguf_files_only_is_no_folder(tmp_path: Path) -> None:
     assert download(HubRepo("org/name"), offline=True, cache_dir=tmp_path) == GgufFile((folder / "a.gguf",))
 
 
+def test_a_snapshot_without_weights_says_so(tmp_path: Path) -> None:
+    (snapshot_folder(tmp_path, "org/name") / "config.json").write_text("{}")
+    with pytest.raises(ModelLoadError, match="go online once"):
+        download(HubRepo("org/name"), offline=True, cache_dir=tmp_path)
+
+
+def test_an_id_that_the_hub_does_not_allow(tmp_path: Path) -> None:
+    for offline in (True, False):
+        with pytest.raises(ModelLoadError, match=r"org/name\.\.x"):
+            download(HubRepo("org/name..x"), offline=offline, cache_dir=tmp_path)
+
+
 def test_offline_and_not_cached_says_both(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError) as caught:
         download(HubRepo("org/name"), offline=True, cache_dir=tmp_path)
@@ -104,7 +116,7 @@ def run_download(env: dict[str, str], *repos: str) -> list[str]:
         "env = environment()\n"
         "for repo in sys.argv[1:]:\n"
         "    try:\n"
-        "        print(download(resolve(repo), offline=env.offline, cache_dir=env.hf_hub_cache))\n"
+        "        print(download(resolve(repo), offline=env.offline))\n"
         "    except ModelLoadError as error:\n"
         "        print('ModelLoadError:', str(error).replace('\\n', ' '))\n"
     )
@@ -119,15 +131,6 @@ def run_download(env: dict[str, str], *repos: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def test_hf_hub_offline_is_honoured(tmp_path: Path) -> None:
-    folder = snapshot_folder(tmp_path / "hub", "org/name")
-    write_folder(folder, *tiny_llama())
-    env = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    found, missing = run_download(env, "org/name", "org/other")
-    assert found == str(folder)
-    assert "not (wholly) in the local cache" in missing
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -185,6 +188,7 @@ def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
     files = {file.name: file.read_bytes() for file in (tmp_path / "source").iterdir()}
     files |= {
         "pytorch_model.bin": b"a pickle",
+        "extra.gguf": b"GGUF",
         "original/consolidated.safetensors": b"x",
         "README.md": b"read me",
     }
@@ -205,12 +209,15 @@ def test_a_hub_gives_what_is_needed_or_says_why_not(hub: dict[str, str]) -> None
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert "config.json" in names
     assert sum(name.endswith(".safetensors") for name in names) == 2
-    assert not names & {"pytorch_model.bin", "original/consolidated.safetensors", "README.md"}
+    assert not names & {"pytorch_model.bin", "original/consolidated.safetensors", "README.md", "extra.gguf"}
     assert "no hub repository org/missing that you may read" in missing
     assert "org/gated is gated: accept its terms" in gated
     assert "HF_TOKEN" in gated
     assert "has no revision 'nope'" in revision
     assert "no file x.gguf" in file
+    again, unknown = run_download({**hub, "HF_HUB_OFFLINE": "1"}, "org/name", "org/other")
+    assert again == found
+    assert "not (wholly) in the local cache" in unknown
 
 
 def test_a_hub_that_cannot_be_reached_leaves_the_cache(tmp_path: Path) -> None:

@@ -192,6 +192,17 @@ def test_what_was_loaded_is_described(gguf_file: Path, env: Environment) -> None
     assert loaded.config.architecture == "LlamaForCausalLM"
 
 
+def test_the_number_of_threads_is_left_as_it_was(gguf_file: Path, env: Environment) -> None:
+    before = torch.get_num_threads()
+    load(gguf_file, env)
+    config, tensors = tiny_llama()
+    del tensors["model.norm.weight"]
+    write_gguf(gguf_file, config, tensors)
+    with pytest.raises(ModelLoadError):
+        load(gguf_file, env)
+    assert torch.get_num_threads() == before
+
+
 def test_experts_of_a_gguf_file(make_tiny: "MakeTiny", env: Environment, tmp_path: Path) -> None:
     fields = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
     tiny = make_tiny("MixtralForCausalLM", fields)
