@@ -73,15 +73,19 @@ class ByteTokenizer:
     def leading_space(self) -> bool:
         return False
 
-    def encode(self, text: str, *, add_bos: bool = False, allow_special: bool = False) -> list[int]:
-        return self.encode_segments([(text, allow_special)], add_bos=add_bos)
+    def encode(
+        self, text: str, *, add_bos: bool = False, allow_special: bool = False, at_start: bool = True
+    ) -> list[int]:
+        return self.encode_segments([(text, allow_special)], add_bos=add_bos, at_start=at_start)
 
     def encode_batch(
         self, texts: Sequence[str], *, add_bos: bool = False, allow_special: bool = False
     ) -> list[list[int]]:
         return [self.encode(text, add_bos=add_bos, allow_special=allow_special) for text in texts]
 
-    def encode_segments(self, segments: Iterable[Segment], *, add_bos: bool = False) -> list[int]:
+    def encode_segments(
+        self, segments: Iterable[Segment], *, add_bos: bool = False, at_start: bool = True
+    ) -> list[int]:
         ids: list[int] = []
         for text, allow_special in segments:
             check_text(text, "prompt")

@@ -1,6 +1,7 @@
 """Text to token ids and back: the interface, and its implementation on the `tokenizers` library."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from tokenizers import AddedToken
@@ -8,6 +9,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from ramet.runtime.protocol import InvalidRequestError, ModelLoadError
 from ramet.runtime.tokenizer.chat_template import ChatTemplate
+from ramet.runtime.tokenizer.continuation import without_leading_space
 from ramet.runtime.tokenizer.private_text import numbered_character, private_text
 from ramet.runtime.tokenizer.spec import TokenizerSpec
 from ramet.runtime.tokenizer.special_text import SpecialTextScanner
@@ -50,8 +52,12 @@ class Tokenizer(Protocol):
     @property
     def chat_template(self) -> ChatTemplate: ...
 
-    def encode(self, text: str, *, add_bos: bool = False, allow_special: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_bos: bool = False, allow_special: bool = False, at_start: bool = True
+    ) -> list[int]:
         """Token ids of ``text``; ``add_bos`` puts BOS first where the model wants one and none is there.
+
+        ``at_start`` False: the text continues other text, so no space is put in front of it (see ``decode``).
 
         Bytes that no token spells are left out, as llama.cpp and transformers leave them out (a few
         vocabularies lack control characters).
@@ -67,7 +73,9 @@ class Tokenizer(Protocol):
         """``encode`` of each text."""
         ...
 
-    def encode_segments(self, segments: Iterable[Segment], *, add_bos: bool = False) -> list[int]:
+    def encode_segments(
+        self, segments: Iterable[Segment], *, add_bos: bool = False, at_start: bool = True
+    ) -> list[int]:
         """Token ids of the segments' text as one text; merges go across the seams.
 
         A special token's text stands for the token only where it lies whole within a segment that allows it.
@@ -134,6 +142,7 @@ class FastTokenizer:
         self._scanner = SpecialTextScanner(self._special, rivals)
         self._silent = silent | frozenset(spec.unused_token_ids)
         self._sparse_tokens = self._tokens_if_sparse()
+        self._nonce = private_text()
         self._alias = self._add_aliases(added)
         self._token_of_alias = {self._library.token_to_id(alias): i for i, alias in self._alias.items()}
         self._bytes: list[bytes | None] = [None] * max(spec.num_tokens, spec.vocab_size)
@@ -168,8 +177,10 @@ class FastTokenizer:
     def leading_space(self) -> bool:
         return self.spec.spelling.leading_space
 
-    def encode(self, text: str, *, add_bos: bool = False, allow_special: bool = False) -> list[int]:
-        return self.encode_segments([(text, allow_special)], add_bos=add_bos)
+    def encode(
+        self, text: str, *, add_bos: bool = False, allow_special: bool = False, at_start: bool = True
+    ) -> list[int]:
+        return self.encode_segments([(text, allow_special)], add_bos=add_bos, at_start=at_start)
 
     def encode_batch(
         self, texts: Sequence[str], *, add_bos: bool = False, allow_special: bool = False
@@ -178,8 +189,17 @@ class FastTokenizer:
         encodings = self._library.encode_batch_fast(written, add_special_tokens=False)
         return [self._finish(encoding.ids, add_bos) for encoding in encodings]
 
-    def encode_segments(self, segments: Iterable[Segment], *, add_bos: bool = False) -> list[int]:
-        return self._finish(self._library.encode(self._write(segments), add_special_tokens=False).ids, add_bos)
+    def encode_segments(
+        self, segments: Iterable[Segment], *, add_bos: bool = False, at_start: bool = True
+    ) -> list[int]:
+        written = self._write(segments)
+        ids: list[int] = []
+        if self.leading_space and not at_start:
+            # Behind a control token the space comes again, so only the text before the first one differs.
+            first, alias, rest = written.partition(self._nonce)
+            ids = self._continuing.encode(first, add_special_tokens=False).ids
+            written = alias + rest
+        return self._finish(ids + self._library.encode(written, add_special_tokens=False).ids, add_bos)
 
     def decode(
         self, token_ids: Iterable[int], *, skip_special_tokens: bool = True, at_start: bool = True
@@ -233,6 +253,14 @@ class FastTokenizer:
             parts.append(text[at:])
         return "".join(parts)
 
+    @cached_property
+    def _continuing(self) -> LibraryTokenizer:
+        """The library's tokenizer for text that continues other text; its special tokens do not match
+        either."""
+        library = LibraryTokenizer.from_str(without_leading_space(self.spec.tokenizer_json))
+        library.encode_special_tokens = True
+        return library
+
     def _finish(self, ids: list[int], add_bos: bool) -> list[int]:
         if self._token_of_alias:
             ids = [self._token_of_alias.get(token_id, token_id) for token_id in ids]
@@ -248,8 +276,9 @@ class FastTokenizer:
 
     def _add_aliases(self, added: Mapping[int, AddedToken]) -> dict[int, str]:
         """An alias for each special token, with the token's own rules for the space around it."""
-        nonce = private_text()
-        aliases = {token_id: nonce + numbered_character(i) for i, token_id in enumerate(self._special.values())}
+        aliases = {
+            token_id: self._nonce + numbered_character(i) for i, token_id in enumerate(self._special.values())
+        }
         self._library.add_tokens(
             [
                 AddedToken(

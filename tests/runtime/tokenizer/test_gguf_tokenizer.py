@@ -262,6 +262,20 @@ class TestTinySentencePiece:
         ids = tokenizer.encode("ab</s>ab", allow_special=True)
         assert [tokenizer.id_to_token(i) for i in ids] == ["▁ab", "</s>", "▁ab"]
 
+    def test_text_that_continues_other_text(self) -> None:
+        tokenizer = FastTokenizer(spec_from_gguf(_tiny_spm_fields()))
+
+        def tokens(text: str) -> list[str | None]:
+            return [
+                tokenizer.id_to_token(i) for i in tokenizer.encode(text, allow_special=True, at_start=False)
+            ]
+
+        assert tokens("ab") == ["ab"]
+        assert tokens(" ab") == ["▁ab"]
+        assert tokens("ab</s>ab") == ["ab", "</s>", "▁ab"]
+        assert tokens("</s>ab") == ["</s>", "▁ab"]
+        assert tokens("") == []
+
     def test_without_prefix(self) -> None:
         tokenizer = FastTokenizer(spec_from_gguf(_tiny_spm_fields(add_space_prefix=False, add_bos_token=False)))
         assert [tokenizer.id_to_token(i) for i in tokenizer.encode("ab a", add_bos=True)] == ["ab", "▁a"]

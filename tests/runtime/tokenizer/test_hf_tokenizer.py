@@ -165,6 +165,7 @@ class TestDecoders:
         ids = tokenizer.encode("ab</s>ab a", allow_special=True)
         assert ids == library.encode("ab</s>ab a", add_special_tokens=False).ids
         assert tokenizer.decode(ids) == "abab a"
+        assert [tokenizer.id_to_token(i) for i in tokenizer.encode("ab a", at_start=False)] == ["ab", "▁a"]
         library.decoder = decoders.Metaspace(prepend_scheme="never", split=False)
         assert not spec_from_folder(write(tmp_path, library)).spelling.leading_space
 
