@@ -73,7 +73,7 @@ class EngineChild:
                 pass_fds=(child_fd,),
                 start_new_session=True,
             )
-        except OSError:
+        except BaseException:
             os.close(self.life_fd)
             shutil.rmtree(self.directory, ignore_errors=True)
             raise

@@ -129,10 +129,10 @@ class EngineFace:
 
     def generate(
         self,
-        prompts: Any = None,
+        prompts: object = None,
         sampling_params: Params = None,
         *,
-        messages: Any = None,
+        messages: object = None,
         tag: Tags = None,
         priority: int = 0,
         cache_salt: str = "",
@@ -151,12 +151,70 @@ class EngineFace:
         outputs = self._run(calls, keep_errors=return_errors, progress=progress)
         return outputs if is_batch else outputs[0]
 
+    @overload
     async def agenerate(
         self,
-        prompts: Any = None,
+        prompts: str | Sequence[int],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tag: ProgramTag | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+        return_errors: bool = False,
+        **overrides: Any,
+    ) -> Output: ...
+
+    @overload
+    async def agenerate(
+        self,
+        prompts: Sequence[str | Sequence[int]],
         sampling_params: Params = None,
         *,
-        messages: Any = None,
+        tag: Tags = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+        return_errors: bool = False,
+        **overrides: Any,
+    ) -> list[Output]: ...
+
+    @overload
+    async def agenerate(
+        self,
+        prompts: None = None,
+        sampling_params: SamplingParams | None = None,
+        *,
+        messages: Sequence[Message],
+        tag: ProgramTag | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+        return_errors: bool = False,
+        **overrides: Any,
+    ) -> Output: ...
+
+    @overload
+    async def agenerate(
+        self,
+        prompts: None = None,
+        sampling_params: Params = None,
+        *,
+        messages: Sequence[Sequence[Message]],
+        tag: Tags = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+        return_errors: bool = False,
+        **overrides: Any,
+    ) -> list[Output]: ...
+
+    async def agenerate(
+        self,
+        prompts: object = None,
+        sampling_params: Params = None,
+        *,
+        messages: object = None,
         tag: Tags = None,
         priority: int = 0,
         cache_salt: str = "",
@@ -175,10 +233,10 @@ class EngineFace:
 
     def stream(
         self,
-        prompts: Any = None,
-        sampling_params: Params = None,
+        prompts: str | Sequence[int] | None = None,
+        sampling_params: SamplingParams | None = None,
         *,
-        messages: Any = None,
+        messages: Sequence[Message] | None = None,
         tag: ProgramTag | None = None,
         priority: int = 0,
         cache_salt: str = "",
@@ -197,10 +255,10 @@ class EngineFace:
 
     def astream(
         self,
-        prompts: Any = None,
-        sampling_params: Params = None,
+        prompts: str | Sequence[int] | None = None,
+        sampling_params: SamplingParams | None = None,
         *,
-        messages: Any = None,
+        messages: Sequence[Message] | None = None,
         tag: ProgramTag | None = None,
         priority: int = 0,
         cache_salt: str = "",

@@ -42,6 +42,12 @@ class Intake:
             InvalidRequestError: anything is wrong; in a batch the message begins with the prompt's index.
         """
         token_lists, is_batch = self.encode(ask)
+        if ask.request_id is not None and len(token_lists) > 1:
+            raise InvalidRequestError(
+                f"request_id names one call, and there are {len(token_lists)} prompts; leave it out, or call "
+                "once for each",
+                field="request_id",
+            )
         params = checks.resolve_params(ask.sampling_params, ask.overrides, len(token_lists), self.info)
         tags = checks.resolve_tags(ask.tag, len(token_lists))
         check_routing(ask, tags)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 
 @contextmanager
@@ -15,7 +15,7 @@ def batch_progress(total: int, *, wanted: bool) -> Iterator[Callable[[int], None
     if not wanted or total < 2 or not _is_seen():
         yield lambda num_finished: None
         return
-    with _bar("generating") as progress:
+    with _bar(f"{{task.completed:.0f}} of {total}") as progress:
         task = progress.add_task("generating", total=total)
         yield lambda num_finished: progress.update(task, completed=num_finished)
 
@@ -26,12 +26,12 @@ def loading_progress(model: str, *, wanted: bool) -> Iterator[Callable[[str, flo
     if not wanted or not _is_seen():
         yield None
         return
-    with _bar(f"loading {model}") as progress:
-        tasks = {}
+    with _bar("{task.percentage:>3.0f}%") as progress:
+        tasks: dict[str, TaskID] = {}
 
         def report(phase: str, fraction: float) -> None:
             if phase not in tasks:
-                tasks[phase] = progress.add_task(phase, total=1.0)
+                tasks[phase] = progress.add_task(f"{model}: {phase}", total=1.0)
             progress.update(tasks[phase], completed=fraction)
 
         yield report
@@ -41,18 +41,18 @@ def _is_seen() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _bar(title: str) -> "Progress":
+def _bar(amount: str) -> "Progress":
+    """``amount``: how far a task is, as a format of rich's."""
     # Rich takes 0.1 s to import, which only who sees the bar should pay.
     from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     return Progress(
-        TextColumn(escape(title)),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.description}"),
-        MofNCompleteColumn(),
+        TextColumn(amount),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -126,16 +125,6 @@ def test_limits_are_the_models(engine: Engine) -> None:
         engine.generate([1] * KV_TOKENS, GREEDY)
     with pytest.raises(InvalidRequestError, match="token ids are 0 to 49151"):
         engine.generate([49152], GREEDY)
-
-
-@needs_smollm2
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"context_length": 10_000}, "positions end at 8192"), ({"kv_tokens": 10**12}, "lower kv_tokens")],
-)
-def test_settings_that_the_model_or_the_machine_cannot_honour(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message):
-        Engine("smollm2", **settings, threads=1)
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

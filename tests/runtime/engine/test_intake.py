@@ -80,6 +80,7 @@ def test_each_prompt_has_its_own_parameters_and_tag() -> None:
         ({"prompts": "a", "priority": 2**40}, "priority is 1099511627776"),
         ({"prompts": "a", "cache_salt": "x" * 300}, "cache_salt must be a string of at most 256"),
         ({"prompts": "a", "cache_salt": "\ud800"}, "cache_salt has the lone surrogate"),
+        ({"prompts": ["a", "b"], "request_id": "x"}, "request_id names one call, and there are 2 prompts"),
         ({"prompts": "a", "request_id": ""}, "request_id is empty"),
         ({"prompts": "a", "request_id": 5}, "request_id must be a string"),
         ({"prompts": "a", "tag": ProgramTag(program_id="\ud800")}, "tag has a lone surrogate"),
