@@ -9,6 +9,7 @@ from benchmarks.phases import PhaseSplit, measure_phases
 from benchmarks.serving import CallRecord, Meter, Run, prompts_of
 from benchmarks.workloads import Workload
 from ramet import Engine, SamplingParams
+from ramet.runtime.tokenizer import encode_chat
 
 
 def make(*, model: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class RametRunner:
         for turn in range(len(conversations[0])):
             for history, texts in zip(histories, conversations, strict=True):
                 history.append({"role": "user", "content": texts[turn]})
-            prompts = [self._engine.tokenizer.encode_chat(history) for history in histories]
+            prompts = [encode_chat(self._engine.tokenizer, history) for history in histories]
             answers = await self._pool(prompts, len(prompts), params, turn)
             for history, answer in zip(histories, answers, strict=True):
                 text = self._engine.tokenizer.decode(answer.output_token_ids)

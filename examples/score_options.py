@@ -7,7 +7,7 @@ from ramet import Engine
 
 QUESTIONS = [
     ("The capital of France is", [" Paris", " Berlin", " a kind of cheese"]),
-    ("Water freezes at a temperature of", [" 0 degrees Celsius", " 50 degrees Celsius"]),
+    ("The first month of the year is", [" January", " July", " the month after New Year"]),
     ("The opposite of hot is", [" cold", " warm", " Wednesday"]),
     ("Bees make", [" honey", " milk", " bicycles"]),
 ]

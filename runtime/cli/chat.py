@@ -70,7 +70,7 @@ def _answer(engine: "Engine", messages: list[dict[str, str]], params: SamplingPa
                 pieces.append(increment.text)
                 if increment.stats is not None:
                     sys.stdout.write("\n")
-                    options.notes.print(usage_line(increment.stats), style="dim", markup=False)
+                    options.notes.print(usage_line(increment.stats), style="dim", markup=False, soft_wrap=True)
     except KeyboardInterrupt:
         sys.stdout.write("\n")
     except InvalidRequestError as error:

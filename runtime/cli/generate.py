@@ -62,7 +62,7 @@ def generate(
     sys.stdout.write("\n")
     if last is not None and last.stats is not None:
         cut = " (cut: --max-tokens)" if last.finish_reason is FinishReason.LENGTH else ""
-        options.notes.print(usage_line(last.stats) + cut, style="dim", markup=False)
+        options.notes.print(usage_line(last.stats) + cut, style="dim", markup=False, soft_wrap=True)
 
 
 def _read_stdin(raw: bool) -> str:

@@ -49,6 +49,7 @@ def run(
         f"{stats.finished_requests} calls in {elapsed:.2f} s: {stats.prompt_tokens} prompt tokens "
         f"({stats.cached_tokens} cached, {computed} computed), {stats.output_tokens} generated",
         style="dim",
+        soft_wrap=True,
     )
 
 

