@@ -72,9 +72,10 @@ class EngineFace:
     @overload
     def generate(
         self,
-        prompts: str | Sequence[int],
+        prompts: str | Sequence[int] | None = None,
         sampling_params: SamplingParams | None = None,
         *,
+        messages: Sequence[Message] | None = None,
         tag: ProgramTag | None = None,
         priority: int = 0,
         cache_salt: str = "",
@@ -86,39 +87,10 @@ class EngineFace:
     @overload
     def generate(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[str | Sequence[int]] | None = None,
         sampling_params: Params = None,
         *,
-        tag: Tags = None,
-        priority: int = 0,
-        cache_salt: str = "",
-        progress: bool = True,
-        return_errors: bool = False,
-        **overrides: Any,
-    ) -> list[Output]: ...
-
-    @overload
-    def generate(
-        self,
-        prompts: None = None,
-        sampling_params: SamplingParams | None = None,
-        *,
-        messages: Sequence[Message],
-        tag: ProgramTag | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
-        progress: bool = True,
-        return_errors: bool = False,
-        **overrides: Any,
-    ) -> Output: ...
-
-    @overload
-    def generate(
-        self,
-        prompts: None = None,
-        sampling_params: Params = None,
-        *,
-        messages: Sequence[Sequence[Message]],
+        messages: Sequence[Sequence[Message]] | None = None,
         tag: Tags = None,
         priority: int = 0,
         cache_salt: str = "",
@@ -154,9 +126,10 @@ class EngineFace:
     @overload
     async def agenerate(
         self,
-        prompts: str | Sequence[int],
+        prompts: str | Sequence[int] | None = None,
         sampling_params: SamplingParams | None = None,
         *,
+        messages: Sequence[Message] | None = None,
         tag: ProgramTag | None = None,
         priority: int = 0,
         cache_salt: str = "",
@@ -168,39 +141,10 @@ class EngineFace:
     @overload
     async def agenerate(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[str | Sequence[int]] | None = None,
         sampling_params: Params = None,
         *,
-        tag: Tags = None,
-        priority: int = 0,
-        cache_salt: str = "",
-        request_id: str | None = None,
-        return_errors: bool = False,
-        **overrides: Any,
-    ) -> list[Output]: ...
-
-    @overload
-    async def agenerate(
-        self,
-        prompts: None = None,
-        sampling_params: SamplingParams | None = None,
-        *,
-        messages: Sequence[Message],
-        tag: ProgramTag | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
-        request_id: str | None = None,
-        return_errors: bool = False,
-        **overrides: Any,
-    ) -> Output: ...
-
-    @overload
-    async def agenerate(
-        self,
-        prompts: None = None,
-        sampling_params: Params = None,
-        *,
-        messages: Sequence[Sequence[Message]],
+        messages: Sequence[Sequence[Message]] | None = None,
         tag: Tags = None,
         priority: int = 0,
         cache_salt: str = "",
