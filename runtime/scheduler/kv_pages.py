@@ -131,8 +131,8 @@ class KVPages:
                 num_tokens=num_kept * self._page_size,
                 tag=request.tag,
                 start=node,
-                # Pages that the prompt does not fill are complete only after tokens were sampled.
-                state=KvState.VERIFIED if request.is_decoding else KvState.WRITTEN,
+                # Pages of known tokens are in the tree already; these were filled by sampled ones.
+                state=KvState.VERIFIED,
             )
             self._allocator.free(request.pages[index] for index in result.duplicates)
         self._allocator.free(request.pages[num_kept:])

@@ -232,27 +232,21 @@ class Scheduler:
         check_results(batch, results)
         self._in_flight = None
         self._cache.mark_written()
-        requests = [self._requests[row.request_id] for row in batch.rows]
+        now = self._clock()
         outputs: list[TokenOutput] = []
-        # Later rows may stand on the pages of earlier ones, so pages leave the tree from the last row on.
-        for request, result in zip(reversed(requests), reversed(results), strict=True):
+        for row, result in zip(batch.rows, results, strict=True):
+            request = self._requests[row.request_id]
+            request.num_steps += 1
+            self._counts.computed += len(row.token_ids)
             error = request.failure or result.error
             if error is not None:
-                node = request.node
-                self._end(request, FinishReason.ERROR, keep=False)
-                if node is not None and request.failure is None:
-                    self._cache.discard_unverified(node)
-                outputs.append(self._output(request, error=error))
-        now = self._clock()
-        for request, row, result in zip(requests, batch.rows, results, strict=True):
-            self._counts.computed += len(row.token_ids)
-            request.num_steps += 1
-            if request.status is RequestStatus.RUNNING:
-                self._pages.settle(request)
-                gather_prompt_logprobs(request, row, result)
-                request.num_computed_tokens = row.end - row.num_drafts
-                if row.samples:
-                    outputs.append(self._commit(request, row, result, now))
+                outputs.append(self._fail(request, error))
+                continue
+            self._pages.settle(request)
+            gather_prompt_logprobs(request, row, result)
+            request.num_computed_tokens = row.end - row.num_drafts
+            if row.samples:
+                outputs.append(self._commit(request, row, result, now))
         return outputs
 
     def fail_batch(self, batch: ScheduledBatch, message: str) -> list[TokenOutput]:
@@ -428,6 +422,14 @@ class Scheduler:
             num_prompt_tokens=request.num_prompt_tokens,
             num_cached_tokens=request.num_cached_tokens,
         )
+
+    def _fail(self, request: Request, error: str) -> TokenOutput:
+        """A row of its own failed: what its logits were computed from is suspect."""
+        node = request.node
+        self._end(request, FinishReason.ERROR, keep=False)
+        if node is not None:
+            self._cache.discard_unverified(node)
+        return self._output(request, error=error)
 
     def _output(self, request: Request, error: str | None = None) -> TokenOutput:
         return TokenOutput(

@@ -90,6 +90,7 @@ class FakeExecutor:
     def __init__(self, config: SchedulerConfig, salts: Mapping[str, str] | None = None) -> None:
         self.page_size = config.page_size
         self.vocab_size = config.vocab_size
+        self.context_length = config.context_length
         self.salts: Mapping[str, str] = {} if salts is None else salts
         self.tables: list[list[int]] = [[] for _ in range(config.max_running_requests)]
         self.owners = [""] * config.max_running_requests
@@ -122,6 +123,7 @@ class FakeExecutor:
             self.owners[row.slot] = row.request_id
             table.clear()
         assert row.first_new_page <= len(table)
+        assert row.end <= self.context_length
         table[row.first_new_page :] = row.new_pages or table[row.first_new_page :]
         assert row.end <= len(table) * self.page_size, "a position has no page"
         size = self.page_size
