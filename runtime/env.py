@@ -13,6 +13,9 @@ from pathlib import Path
 from ramet.runtime.protocol.errors import InvalidRequestError
 
 DEFAULT_CACHE_BYTES = 8 << 30
+OPENMP_SPIN_COUNT = "10000"
+"""Rounds of OpenMP's busy wait, some tens of ns each. A step of SmolLM2 at batch 1 takes 17 to 18 ms with
+5,000 to 300,000 (OpenMP's default), and 22 ms with 1,000."""
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -39,6 +42,17 @@ class Environment:
 def environment() -> Environment:
     """The process's environment, read once, on the first call."""
     return read_environment(os.environ)
+
+
+def bound_openmp_spinning() -> None:
+    """Let OpenMP's idle threads spin for microseconds instead of milliseconds. To be called before torch is
+    loaded; without effect after that, or where the user has set OpenMP's waiting policy.
+
+    Threads that spin take the cores from whatever else runs: on two cores shared with other processes the
+    engine's warm-up took 15 s with OpenMP's default and 5 s with this; alone it is as fast.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPIN_COUNT)
 
 
 def read_environment(variables: Mapping[str, str]) -> Environment:

@@ -6,6 +6,8 @@ Names are loaded on first use: ``EngineProcess`` imports no torch, ``Engine`` do
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ramet.runtime.env import bound_openmp_spinning
+
 if TYPE_CHECKING:
     from ramet.runtime.engine.client import EngineClient as EngineClient
     from ramet.runtime.engine.client import EngineInfo as EngineInfo
@@ -62,6 +64,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
+        if name == "Engine":
+            bound_openmp_spinning()  # before torch is loaded
         return getattr(import_module(f"ramet.runtime.engine.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

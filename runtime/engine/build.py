@@ -35,13 +35,13 @@ WARMUP_PAGES = 4
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> BuiltEngine:
     """Load the model, size the KV pool and put everything together. ``progress`` hears of the loading.
 
-    Sets the process's number of torch threads.
+    Sets the process's number of torch threads. To be called on the thread that will run the engine.
 
     Raises:
         ModelLoadError: the model is missing, damaged, not implemented, or does not fit the memory.
         InvalidRequestError: a setting cannot be honoured by this model or machine.
     """
-    torch.set_num_threads(choose_threads(config.threads, environment().num_threads))
+    torch.set_num_threads(choose_threads(config.threads, environment().num_threads, torch.get_num_threads()))
     loaded = load_model(
         config.model,
         quantization=config.quantization,

@@ -1,6 +1,7 @@
 """Engine: the model in this process, on a thread of its own."""
 
 import os
+from functools import partial
 from typing import Any
 
 from ramet.runtime.engine.build import build_engine
@@ -8,6 +9,7 @@ from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.face import EngineFace
 from ramet.runtime.engine.loop import EngineLoop
 from ramet.runtime.engine.progress import loading_progress
+from ramet.runtime.engine.threads import EngineThread
 
 
 class Engine(EngineFace):
@@ -31,5 +33,10 @@ class Engine(EngineFace):
     ) -> None:
         config = EngineConfig.of(model, settings)
         with loading_progress(config.model, wanted=progress) as report:
-            built = build_engine(config, report)
-        super().__init__(EngineLoop(built.core, built.info), built.tokenizer)
+            thread = EngineThread()
+            try:
+                built = thread.call(partial(build_engine, config, report))
+            except BaseException:
+                thread.end()
+                raise
+        super().__init__(EngineLoop(built.core, built.info, thread), built.tokenizer)

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ramet.runtime.engine.client import EngineInfo, EngineStats, OutputSink
 from ramet.runtime.engine.sinks import SinkTable
+from ramet.runtime.engine.threads import EngineThread
 from ramet.runtime.protocol import EngineDeadError, GenerateInput, InvalidRequestError, TextOutput
 
 logger = logging.getLogger(__name__)
@@ -77,15 +79,16 @@ class EngineLoop:
     comes later.
     """
 
-    def __init__(self, core: Core, info: EngineInfo) -> None:
+    def __init__(self, core: Core, info: EngineInfo, thread: EngineThread | None = None) -> None:
+        """``thread``: the one that built the core; None: a new one."""
         self._info = info
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         # Reentrant: the garbage collector may abort an abandoned stream's request while this thread is in here.
         self._lock = threading.RLock()
         self._death: EngineDeadError | None = None
         # The core belongs to the thread alone, so that its memory is freed when the thread ends.
-        self._thread = threading.Thread(target=self._run, args=(core,), name="ramet-engine", daemon=True)
-        self._thread.start()
+        self._thread = thread or EngineThread()
+        self._thread.end_with(partial(self._run, core))
 
     @property
     def info(self) -> EngineInfo:
@@ -122,8 +125,7 @@ class EngineLoop:
         with contextlib.suppress(EngineDeadError):
             self._send(_Close())
         # The garbage collector may close an engine from the engine's own thread.
-        if self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS)
 
     def _send(self, message: _Message) -> None:
         # Under the lock a message is either put before the loop's last look at its inbox, or refused.

@@ -34,7 +34,8 @@ from ramet.runtime.engine.messages import (
     ToEngine,
     describe_error,
 )
-from ramet.runtime.env import environment
+from ramet.runtime.engine.threads import EngineThread
+from ramet.runtime.env import bound_openmp_spinning, environment
 from ramet.runtime.protocol import EngineDeadError, RametError, TextOutput
 from ramet.runtime.tokenizer import TokenizerSpec
 
@@ -60,6 +61,7 @@ def main(options_text: str) -> None:
     """Runs until the parent says Close, or ends. A failed start is reported with its exception's type and
     message.
     """
+    bound_openmp_spinning()
     options = msgspec.json.decode(options_text, type=WorkerOptions)
     # The parent's sign of our life: no process that we start may hold it open after us.
     os.set_inheritable(options.life_fd, False)
@@ -80,13 +82,15 @@ def main(options_text: str) -> None:
 
 def run(options: WorkerOptions, requests: "zmq.Socket[bytes]", replies: "Replies") -> bool:
     """Builds the engine and serves it; False: it could not be built."""
+    thread = EngineThread()
     try:
-        built = load_builder(options.builder)(options.config)
+        built = thread.call(lambda: load_builder(options.builder)(options.config))
         ready = Ready(built.info, built.tokenizer_spec)
     except Exception as error:
+        thread.end()
         replies.send(StartFailed(describe_error(error)))
         return False
-    loop = EngineLoop(built.core, built.info)
+    loop = EngineLoop(built.core, built.info, thread)
     del built
     replies.send(ready)
     serve(loop, requests, replies)

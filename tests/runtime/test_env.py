@@ -1,11 +1,19 @@
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.runtime.env import DEFAULT_CACHE_BYTES, environment, parse_byte_count, read_environment
+from ramet.runtime.env import (
+    DEFAULT_CACHE_BYTES,
+    OPENMP_SPIN_COUNT,
+    bound_openmp_spinning,
+    environment,
+    parse_byte_count,
+    read_environment,
+)
 from ramet.runtime.protocol import InvalidRequestError
 
 HOME = {"HOME": "/home/user"}
@@ -98,3 +106,22 @@ def test_any_text_is_a_byte_count_or_a_value_error(text: str) -> None:
 
 def test_the_process_reads_its_environment_once() -> None:
     assert environment() is environment()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, OPENMP_SPIN_COUNT),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_openmp_spins_briefly_unless_the_user_has_said_otherwise(
+    before: dict[str, str], after: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    bound_openmp_spinning()
+    assert os.environ.get("GOMP_SPINCOUNT") == after
