@@ -7,7 +7,6 @@ chunk, drafted or recomputed, and whatever is batched with it (batch-invariant f
 Rows of the step whose slots in a span are equal share it: it is read once, for the queries of all of them.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -103,14 +102,39 @@ class _Rows:
     """Rows of the page table."""
 
 
+class PageSlots:
+    """The slots of each row's positions, through the page table; each row's are worked out once a step."""
+
+    def __init__(self, metadata: AttentionMetadata, page_size: int) -> None:
+        self._metadata = metadata
+        self._page_size = page_size
+        self._rows: dict[int, Ints] = {}
+
+    def slots(self, row: int, first: int, last: int) -> Ints:
+        """Slots of positions first..last (exclusive) of a row of the table. Not to be written to."""
+        slots = self._rows.get(row)
+        if slots is None:
+            slots = self._rows[row] = self._slots_of(row)
+        return slots[first:last]
+
+    def _slots_of(self, row: int) -> Ints:
+        kv_len, size = self._metadata.kv_lens[row], self._page_size
+        pages = self._metadata.page_table[row, : -(-kv_len // size)].astype(np.int64)
+        assert len(pages) * size >= kv_len, f"row {row} has {len(pages)} pages of {size} for {kv_len} tokens"
+        if size == 1:
+            return pages
+        paged: Ints = pages[:, None] * size + np.arange(size)
+        return paged.reshape(-1)[:kv_len]
+
+
 class StepLayout:
     """The cuts of one step for one sliding window."""
 
     def __init__(
-        self, metadata: AttentionMetadata, *, page_size: int, sliding_window: int | None, max_items: int
+        self, metadata: AttentionMetadata, pages: PageSlots, *, sliding_window: int | None, max_items: int
     ) -> None:
         """max_items: the most spans that one group gathers."""
-        self._pages = PageSlots(metadata.page_table, page_size)
+        self._pages = pages
         self._window = sliding_window
         rows, chunks, start = _Rows(), [], 0
         for source, (query_len, kv_len) in enumerate(zip(metadata.query_lens, metadata.kv_lens, strict=True)):
@@ -155,9 +179,8 @@ class StepLayout:
             first_key = 0 if self._window is None else max(0, kv_len - self._window)
             for span, begin in enumerate(range(first_key // SPAN * SPAN, kv_len, SPAN)):
                 low = max(first_key - begin, 0) // SPAN_STEP * SPAN_STEP
-                keys = range(begin + low, min(begin + SPAN, kv_len))
-                slots = self._pages.slots(source, keys)
-                first_visible = max(first_key - keys.start, 0)
+                slots = self._pages.slots(source, begin + low, min(begin + SPAN, kv_len))
+                first_visible = max(first_key - begin - low, 0)
                 item = _Item(slots, first_visible, [row], [span])
                 if several and first_visible == 0 and len(slots) == SPAN:
                     same = whole.setdefault((begin, slots.tobytes()), item)
@@ -174,7 +197,7 @@ class StepLayout:
         calls: list[ChunkCall] = []
         for span, begin in enumerate(range(first_key // SPAN * SPAN, kv_len, SPAN)):
             end = min(begin + SPAN, kv_len)
-            slots = _padded(self._pages.slots(source, range(begin, end)), _up(end - begin, SPAN_STEP))
+            slots = _padded(self._pages.slots(source, begin, end), _up(end - begin, SPAN_STEP))
             first = max(0, begin - position)
             last = query_len
             if self._window is not None:
@@ -195,27 +218,6 @@ class StepLayout:
         if self._window is not None:
             visible &= keys > queries - self._window
         return visible
-
-
-class PageSlots:
-    """Slots of positions, through the page table."""
-
-    def __init__(self, page_table: npt.NDArray[np.int32], page_size: int) -> None:
-        self._table = page_table
-        self._page_size = page_size
-
-    def slots(self, source: int, positions: range) -> Ints:
-        """Slots of the positions of row `source` of the table."""
-        if self._page_size == 1:
-            found = self._table[source, positions.start : positions.stop].astype(np.int64)
-        else:
-            first_page, last_page = positions.start // self._page_size, (positions.stop - 1) // self._page_size
-            pages = self._table[source, first_page : last_page + 1].astype(np.int64) * self._page_size
-            paged = (pages[:, None] + np.arange(self._page_size)).reshape(-1)
-            offset = positions.start - first_page * self._page_size
-            found = paged[offset : offset + len(positions)]
-        assert len(found) == len(positions), f"row {source} has no pages for position {positions.stop - 1}"
-        return found
 
 
 def _by_shape(items: list[_Item]) -> dict[tuple[int, int], list[_Item]]:
@@ -273,8 +275,10 @@ def _padded(slots: Ints, length: int) -> Ints:
     another row's NaN be multiplied by 0."""
     if len(slots) == length:
         return slots
-    return np.concatenate((slots, np.broadcast_to(slots[:1], length - len(slots))))
+    padded = np.full(length, slots[0])
+    padded[: len(slots)] = slots
+    return padded
 
 
 def _up(value: int, multiple: int) -> int:
-    return math.ceil(value / multiple) * multiple
+    return -(-value // multiple) * multiple

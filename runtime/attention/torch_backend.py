@@ -59,10 +59,10 @@ class TorchAttentionPlan:
         self._pool = pool
         self._metadata = metadata
         self._heads = heads
-        self._page_size = page_size
         self._device = device
         self._longest = max(metadata.kv_lens)
-        self._written_slots = torch.from_numpy(_written_slots(metadata, page_size)).to(device)
+        self._pages = PageSlots(metadata, page_size)
+        self._written_slots = torch.from_numpy(_written_slots(metadata, self._pages)).to(device)
         # The layouts of layers with different windows, each made when a layer first needs it.
         self._by_window: dict[int | None, _WindowAttention] = {}
 
@@ -73,41 +73,34 @@ class TorchAttentionPlan:
             window = None
         attention = self._by_window.get(window)
         if attention is None:
-            attention = _WindowAttention(
-                self._metadata, self._heads, window, page_size=self._page_size, device=self._device
-            )
-            self._by_window[window] = attention
+            attention = self._by_window[window] = self._make_attention(window)
         self._pool.write(spec.layer_id, self._written_slots, k, v)
         keys, values = self._pool.layer(spec.layer_id)
         return attention.attend(q, keys, values, spec)
+
+    def _make_attention(self, window: int | None) -> "_WindowAttention":
+        max_items = 1 << 30
+        if self._device.type == "cpu":
+            span_bytes = 2 * SPAN * self._heads.num_kv_heads * self._heads.head_dim * 4
+            max_items = max(2, _GATHER_BYTES // span_bytes)
+        layout = StepLayout(self._metadata, self._pages, sliding_window=window, max_items=max_items)
+        return _WindowAttention(layout, self._heads, self._device)
 
 
 class _WindowAttention:
     """The attention of the layers with one sliding window."""
 
-    def __init__(
-        self,
-        metadata: AttentionMetadata,
-        heads: HeadLayout,
-        window: int | None,
-        *,
-        page_size: int,
-        device: torch.device,
-    ) -> None:
-        span_bytes = 2 * SPAN * heads.num_kv_heads * heads.head_dim * 4
-        max_items = max(2, _GATHER_BYTES // span_bytes) if device.type == "cpu" else 1 << 30
-        layout = StepLayout(metadata, page_size=page_size, sliding_window=window, max_items=max_items)
+    def __init__(self, layout: StepLayout, heads: HeadLayout, device: torch.device) -> None:
         self._tokenwise = None
         self._tokens: Tensor | slice = slice(0, 0)
         if layout.tokenwise is not None:
             self._tokenwise = TokenwiseAttention(
                 layout.tokenwise, heads, num_batch_tokens=layout.num_tokens, device=device
             )
-            first, count = int(layout.tokenwise.tokens[0]), len(layout.tokenwise.tokens)
-            if np.array_equal(layout.tokenwise.tokens, np.arange(first, first + count)):
-                self._tokens = slice(first, first + count)
-            else:
-                self._tokens = torch.from_numpy(layout.tokenwise.tokens).to(device)
+            tokens = layout.tokenwise.tokens
+            first, last = int(tokens[0]), int(tokens[-1]) + 1
+            in_a_run = last - first == len(tokens)
+            self._tokens = slice(first, last) if in_a_run else torch.from_numpy(tokens).to(device)
         self._chunks = [
             (slice(chunk.start, chunk.start + chunk.num_tokens), ChunkAttention(chunk, heads, device=device))
             for chunk in layout.chunks
@@ -124,11 +117,10 @@ class _WindowAttention:
         return out
 
 
-def _written_slots(metadata: AttentionMetadata, page_size: int) -> Ints:
+def _written_slots(metadata: AttentionMetadata, pages: PageSlots) -> Ints:
     """The slots of the rows' own tokens, in the order of the flattened batch."""
-    pages = PageSlots(metadata.page_table, page_size)
     written = []
     for row, (query_len, kv_len) in enumerate(zip(metadata.query_lens, metadata.kv_lens, strict=True)):
         assert 1 <= query_len <= kv_len, f"row {row} computes {query_len} of {kv_len} tokens"
-        written.append(pages.slots(row, range(kv_len - query_len, kv_len)))
+        written.append(pages.slots(row, kv_len - query_len, kv_len))
     return np.concatenate(written)

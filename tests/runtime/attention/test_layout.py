@@ -10,6 +10,7 @@ from ramet.runtime.attention.layout import (
     SPAN,
     SPAN_STEP,
     ChunkLayout,
+    PageSlots,
     StepLayout,
     TokenwiseLayout,
 )
@@ -23,7 +24,7 @@ def layout_of(
     table = 10_000 * np.arange(len(rows))[:, None] + np.arange(longest)[None, :]
     table[:, :shared] = table[0, :shared]
     metadata = AttentionMetadata([q for q, _ in rows], [kv for _, kv in rows], table.astype(np.int32))
-    return StepLayout(metadata, page_size=1, sliding_window=window, max_items=max_items)
+    return StepLayout(metadata, PageSlots(metadata, 1), sliding_window=window, max_items=max_items)
 
 
 def keys_of_tokens(layout: TokenwiseLayout) -> list[list[int]]:
