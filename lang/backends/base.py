@@ -1,0 +1,129 @@
+"""The one seam between the language and whatever generates: a backend makes prompts, a prompt generates.
+
+A ``Prompt`` is what one branch of a program has said so far. A branch appends to it and asks it to generate,
+one operation after the other; ``fork`` gives a branch that goes on from the same point. How a prompt is kept is the
+backend's business: token ids for an engine in this process, messages for a chat API, text for a fake.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ramet.runtime.protocol import FinishReason, ProgramTag, RequestStats, SamplingParams, TokenLogprobs
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend can do. What it cannot is refused by name before anything is sent."""
+
+    name: str
+    """As error messages call it."""
+    grammars: frozenset[str] = frozenset()
+    """Tags of the GrammarSpec kinds that it enforces: choice, regex, json_schema, ebnf, structural_tag."""
+    sampling_fields: frozenset[str] | None = None
+    """SamplingParams fields that it honours besides max_tokens; None: all."""
+    select: bool = False
+    images: bool = False
+    tools: bool = False
+    roles: bool = True
+    """It has a chat template, or speaks messages."""
+    text_completion: bool = True
+    """It can go on from text outside any role."""
+
+
+class GenerateDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """One increment; texts and token ids concatenate to the whole. The last one has a finish_reason."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    stats: RequestStats | None = None
+    index: int = 0
+    """Which of n answers."""
+
+
+class SelectRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Choose one of ``options`` as what comes next."""
+
+    options: tuple[str, ...]
+    normalization: str = "token_length"
+    """token_length: mean log probability per token. greedy: token by token. unconditional: mean of log p minus
+    log p without the prompt. sum: total log probability."""
+    temperature: float = 0.0
+    """0: the best. Above: an option is drawn with probability proportional to exp(score / temperature)."""
+    seed: int | None = None
+    tag: ProgramTag = ProgramTag()
+    priority: int = 0
+
+
+class SelectResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The chosen option and how all of them scored, in the options' order."""
+
+    index: int
+    option: str
+    scores: tuple[float, ...]
+    token_logprobs: tuple[tuple[float, ...], ...] = ()
+    stats: RequestStats | None = None
+
+
+class Prompt(Protocol):
+    """What one branch has said so far. Not used by two tasks at once; ``fork`` for that.
+
+    ``generate`` and ``select`` append what they produced to the prompt when they have ended.
+    """
+
+    def append_text(self, text: str) -> None: ...
+
+    def begin_role(self, role: str) -> None:
+        """role: system, user, assistant, tool or developer. Raises ProgramError inside another role."""
+        ...
+
+    def end_role(self, role: str) -> None: ...
+
+    def append_image(self, data_url: str) -> None:
+        """Raises UnsupportedError by the model's name where it takes text only."""
+        ...
+
+    def fork(self) -> "Prompt":
+        """An independent prompt that begins with this one; costs no copy of the model's state."""
+        ...
+
+    def text(self) -> str:
+        """Everything so far as the model reads it, template included."""
+        ...
+
+    def messages(self) -> list[dict[str, object]]:
+        """The roles so far, as chat messages."""
+        ...
+
+    def generate(
+        self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
+    ) -> AsyncIterator[GenerateDelta]:
+        """Continue the prompt. Closing the iterator early, or cancelling its task, aborts the request. With
+        params.n > 1 the answers are told apart by ``index`` and none is appended."""
+        ...
+
+    async def select(self, request: SelectRequest) -> SelectResult: ...
+
+
+class Backend(Protocol):
+    """Makes prompts. One backend serves any number of programs at once."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        """An empty prompt."""
+        ...
+
+    async def prefill(self, prompts: Sequence[Prompt]) -> None:
+        """Compute the prompts' prefixes ahead of their use, where the backend has a cache; else nothing."""
+        ...
+
+    async def flush_cache(self) -> None: ...
+
+    async def server_info(self) -> dict[str, object]: ...
+
+    async def aclose(self) -> None: ...
