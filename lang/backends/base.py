@@ -1,8 +1,8 @@
 """The one seam between the language and whatever generates: a backend makes prompts, a prompt generates.
 
 A ``Prompt`` is what one branch of a program has said so far. A branch appends to it and asks it to generate,
-one operation after the other; ``fork`` gives a branch that goes on from the same point. How a prompt is kept is the
-backend's business: token ids for an engine in this process, messages for a chat API, text for a fake.
+one operation after the other; ``fork`` gives a branch that goes on from the same point. How a prompt is kept is
+the backend's business: token ids for an engine in this process, messages for a chat API, text for a fake.
 """
 
 from collections.abc import AsyncIterator, Sequence
