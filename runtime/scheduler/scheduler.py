@@ -358,8 +358,8 @@ class Scheduler:
         has_pages = self._pages.grow(request, end)
         assert has_pages
         self._pages.publish(request, end)
-        spare = step.budget - (end - start)
-        row = self._row_builder.build(request, end - start, spare // 2, page_reserve=len(self._running))
+        spare = 0 if self._waiting else (step.budget - (end - start)) // 2
+        row = self._row_builder.build(request, end - start, spare, page_reserve=len(self._running))
         step.rows[request.request_id] = row
         step.budget -= len(row.token_ids)
 

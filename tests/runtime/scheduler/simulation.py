@@ -1,11 +1,22 @@
 """A scheduler, the fake executor and the oracle together: every operation is followed by all checks."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from ramet.runtime.cache import LfuEviction, PageAllocator, RadixCache
 from ramet.runtime.protocol import FinishReason, GenerateInput, TokenOutput
-from ramet.runtime.scheduler import Fcfs, LongestPrefixMatch, Request, Scheduler, SchedulerConfig
+from ramet.runtime.scheduler import (
+    BatchRow,
+    Fcfs,
+    LongestPrefixMatch,
+    Request,
+    RowResult,
+    ScheduledBatch,
+    Scheduler,
+    SchedulerConfig,
+)
 from tests.runtime.scheduler.fakes import (
     FakeClock,
     FakeExecutor,
@@ -222,3 +233,44 @@ def tiny_config(page_size: int, **changes: object) -> SchedulerConfig:
         admission_headroom=4,
     )
     return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def roomy_config(page_size: int = 4, **changes: Any) -> SchedulerConfig:
+    values: dict[str, Any] = {
+        "num_pages": 1024 // page_size,
+        "page_size": page_size,
+        "context_length": 600,
+        "vocab_size": VOCAB_SIZE,
+        "max_running_requests": 16,
+        "max_tokens_per_step": 64,
+        "admission_headroom": 8,
+    }
+    return SchedulerConfig(**{**values, **changes})
+
+
+def prompt_of(length: int, variant: int = 0) -> list[int]:
+    return [(index * 5 + index // 8 + variant) % VOCAB_SIZE for index in range(length)]
+
+
+class Steps(Simulation):
+    """A simulation that keeps the batches."""
+
+    def __init__(self, config: SchedulerConfig, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.batches: list[ScheduledBatch] = []
+        run = self.executor.run
+
+        def record(batch: ScheduledBatch) -> list[RowResult]:
+            self.batches.append(batch)
+            return run(batch)
+
+        self.executor.run = record  # type: ignore[method-assign]
+
+    def submit(self, request_id: str, token_ids: Sequence[int], **params: Any) -> Request:
+        matcher = params.pop("matcher", None)
+        params = {"max_tokens": 8, "ignore_eos": True, **params}
+        self.add(make_input(request_id, token_ids, **params), matcher)
+        return self.requests[request_id]
+
+    def last(self) -> dict[str, BatchRow]:
+        return {row.request_id: row for row in self.batches[-1].rows}
