@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks import ramet_runner, transformers_runner
 from benchmarks.phases import PHASES, PhaseSplit
-from benchmarks.record import Record, Sample, bar_plots, new_record, print_table, write
+from benchmarks.record import Record, Sample, bar_plots, new_record, print_table, table_console, write
 from benchmarks.serving import Run, metrics, same_outputs
 from benchmarks.workers import Worker, WorkerError
 from benchmarks.workloads import (
@@ -136,6 +136,7 @@ class Benchmark:
                 run = self._call(system, workload, reference)
             if run is None:
                 continue
+            self.console.print(f"{name} {repetition + 1} {system.name}: {run.wall:.1f} s", style="dim")
             values = metrics(run)
             if reference is not None:
                 values["same_tokens_as_ramet"] = same_outputs(reference, run)
@@ -230,7 +231,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 def main(arguments: Sequence[str] | None = None) -> Record:
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    console = Console()
+    console = table_console()
     benchmark = Benchmark(options, console, samples=[], notes=[])
     if options.quick:
         benchmark.notes.append("--quick: shortened workloads; not comparable with full ones")

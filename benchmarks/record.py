@@ -129,6 +129,12 @@ def read(path: Path) -> Record:
     return msgspec.json.decode(path.read_bytes(), type=Record)
 
 
+def table_console() -> Console:
+    """stdout; tables are wide, so that a pipe or a file gets 130 columns instead of 80."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=130, highlight=False)
+
+
 def print_table(
     console: Console, title: str, rows: Sequence[Median], columns: Sequence[tuple[str, str, str]]
 ) -> None:
@@ -138,8 +144,8 @@ def print_table(
     """
     shown = [column for column in columns if any(row.metrics.get(column[0]) is not None for row in rows)]
     table = Table(title=title, title_justify="left")
-    table.add_column("case")
-    table.add_column("system")
+    table.add_column("case", no_wrap=True)
+    table.add_column("system", no_wrap=True)
     for _, heading, _ in shown:
         table.add_column(heading, justify="right")
     previous = None

@@ -74,7 +74,7 @@ class Simulated:
 def simulate(
     requests: Sequence[PrefixRequest], setup: CacheSetup, *, enable_prefix_cache: bool = True
 ) -> Simulated:
-    """Run all requests to their ends; each enters the queue when it has room and what it builds on has ended."""
+    """Run all requests to their ends. Each enters the queue when what it waits for has ended."""
     scheduler = setup.scheduler(enable_prefix_cache=enable_prefix_cache)
     waiting = deque(enumerate(requests))
     finished: set[int] = set()
