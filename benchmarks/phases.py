@@ -128,5 +128,10 @@ def _installed_in(client: Any, probe: _Probe) -> Iterator[None]:
     try:
         yield
     finally:
-        # The methods of the class show again.
-        client.call(lambda _core: [delattr(owner, method) for owner, method in replaced])
+        client.call(lambda _core: _restore(replaced))
+
+
+def _restore(replaced: Sequence[tuple[object, str]]) -> None:
+    """Behind the attributes of the instances the methods of their classes show again."""
+    for owner, method in replaced:
+        delattr(owner, method)

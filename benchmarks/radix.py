@@ -94,6 +94,7 @@ class Benchmark:
 
     def _hit_rates(self, name: str) -> None:
         scale = 0.25 if self.options.quick else 1.0
+        caches: Sequence[int]
         if name in SYNTHETIC:
             requests, caches = SYNTHETIC[name](self.options.seed, scale), SYNTHETIC_CACHES
         else:

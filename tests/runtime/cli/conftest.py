@@ -64,7 +64,8 @@ class FakeEngine:
         self.prompts.append(prompts if messages is None else list(messages))
         assert sampling_params is not None
         self.params.append(sampling_params)
-        words = sum(len(str(item).split()) for item in messages or [prompts])
+        asked = [prompts] if messages is None else list(messages)
+        words = sum(len(str(item).split()) for item in asked)
         if words > CONTEXT:
             raise PromptTooLongError(f"the prompt has {words} tokens, and the context is {CONTEXT} [tokens]")
         stats = RequestStats(
