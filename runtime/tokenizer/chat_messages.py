@@ -56,9 +56,7 @@ def normalise_messages(messages: object) -> list[Message]:
 def _normalise(message: object, where: str) -> Message:
     if not isinstance(message, Mapping):
         _fail(where, f"is {_shown(message)}; it must be an object with role and content")
-    result: Message = {
-        str(key): checked_copy(value, f"{where}.{key}") for key, value in message.items() if value is not None
-    }
+    result: Message = checked_copy({key: value for key, value in message.items() if value is not None}, where)
     role = result.get("role")
     if role not in ROLES:
         _fail(f"{where}.role", f"is {_shown(role)}; it must be one of {', '.join(ROLES)}")
@@ -115,18 +113,28 @@ def _arguments(arguments: object, where: str) -> ToolArguments | str:
     if not isinstance(arguments, str):
         _fail(where, f"is {_shown(arguments)}; it must be a JSON object as text")
     try:
-        parsed = json.loads(arguments)
-    except (ValueError, RecursionError):
+        parsed = checked_copy(json.loads(arguments), where)
+    except (ValueError, RecursionError, InvalidRequestError):  # such as "\\ud800", half of a surrogate pair
         return arguments
     return ToolArguments(parsed, arguments) if isinstance(parsed, dict) else arguments
 
 
 def checked_copy(value: object, where: str) -> Any:
-    """A deep copy in plain lists and dicts. Raises InvalidRequestError for strings that are no text."""
+    """A deep copy in plain JSON types, as a template may call the methods of whatever else it is given.
+
+    Raises:
+        InvalidRequestError: names a string that is no text, and a value that JSON has no form for.
+    """
     match value:
         case str():
             check_text(value, where)
+            return str.__str__(value)
+        case None | bool():
             return value
+        case int():
+            return int.__int__(value)
+        case float():
+            return float.__float__(value)
         case Mapping():
             return {
                 checked_copy(str(key), where): checked_copy(item, f"{where}.{key}")
@@ -135,7 +143,9 @@ def checked_copy(value: object, where: str) -> Any:
         case list() | tuple():
             return [checked_copy(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case _:
-            return value
+            _fail(
+                where, f"is {_shown(value)}; it must be text, a number, true, false, null, a list or an object"
+            )
 
 
 def _shown(value: object) -> str:

@@ -25,6 +25,14 @@ _UNDECIDABLE = {
     opcodes.ATOMIC_GROUP: "an atomic group",
     opcodes.POSSESSIVE_REPEAT: "a possessive quantifier",
 }
+_CATEGORIES = {
+    opcodes.CATEGORY_DIGIT: r"\d",
+    opcodes.CATEGORY_NOT_DIGIT: r"\D",
+    opcodes.CATEGORY_SPACE: r"\s",
+    opcodes.CATEGORY_NOT_SPACE: r"\S",
+    opcodes.CATEGORY_WORD: r"\w",
+    opcodes.CATEGORY_NOT_WORD: r"\W",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,8 @@ class RegexProgram:
             )
         if opcode is opcodes.SUBPATTERN:
             _, added, removed, items = value
+            if added & (re.ASCII | re.UNICODE):  # one of the two, the inner one
+                flags &= ~(re.ASCII | re.UNICODE)
             return self._sequence(items, then, (flags | added) & ~removed)
         if opcode is opcodes.BRANCH:
             return self._emit(Split([self._sequence(branch, then, flags) for branch in value[1]]))
@@ -183,7 +193,7 @@ class RegexProgram:
         if kind in (opcodes.AT_BEGINNING, opcodes.AT_BEGINNING_STRING):
             return Assert(lambda before, _: before is None, False, then)
         if kind in (opcodes.AT_BOUNDARY, opcodes.AT_NON_BOUNDARY):
-            is_word = _category_test(opcodes.CATEGORY_WORD, flags)
+            is_word = _set_test([(opcodes.CATEGORY, opcodes.CATEGORY_WORD)], flags)
             differs = kind is opcodes.AT_BOUNDARY
 
             def holds(before: str | None, after: str | None) -> bool:
@@ -274,51 +284,19 @@ def _character_test(opcode: Any, value: Any, flags: int) -> Callable[[str], bool
 
 
 def _set_test(items: list[tuple[Any, Any]], flags: int) -> Callable[[str], bool]:
-    literals: set[str] = set()
-    ranges: list[tuple[str, str]] = []
-    tests: list[Callable[[str], bool]] = []
-    negate = False
-    for opcode, value in items:
-        if opcode is opcodes.NEGATE:
-            negate = True
-        elif opcode is opcodes.LITERAL:
-            literals.add(chr(value))
-        elif opcode is opcodes.RANGE:
-            ranges.append((chr(value[0]), chr(value[1])))
-        else:
-            tests.append(_category_test(value, flags))
-    if flags & re.IGNORECASE:
-        literals |= {variant for literal in literals for variant in _cases(literal)}
-    elif not (negate or ranges or tests):
-        return literals.__contains__
-
-    def matches(character: str) -> bool:
-        forms = _cases(character) if flags & re.IGNORECASE else (character,)
-        found = any(
-            form in literals or any(low <= form <= high for low, high in ranges) for form in forms
-        ) or any(test(character) for test in tests)
-        return found != negate
-
-    return matches
+    """``re`` itself decides about one character: its rules for case reach beyond str.lower and str.upper."""
+    if not flags & re.IGNORECASE and all(opcode is opcodes.LITERAL for opcode, _ in items):
+        return frozenset(chr(value) for _, value in items).__contains__
+    source = "".join(_set_source(opcode, value) for opcode, value in items)
+    fullmatch = re.compile(f"[{source}]", flags & (re.IGNORECASE | re.ASCII)).fullmatch
+    return lambda character: fullmatch(character) is not None
 
 
-def _cases(character: str) -> tuple[str, ...]:
-    """The character and its lower and upper case, where those are one character."""
-    return tuple({form for form in (character, character.lower(), character.upper()) if len(form) == 1})
-
-
-def _category_test(category: Any, flags: int) -> Callable[[str], bool]:
-    ascii_only = bool(flags & re.ASCII)
-    tests: dict[Any, Callable[[str], bool]] = {
-        opcodes.CATEGORY_DIGIT: str.isdecimal,
-        opcodes.CATEGORY_SPACE: str.isspace,
-        opcodes.CATEGORY_WORD: lambda character: character.isalnum() or character == "_",
-    }
-    opposites = {
-        opcodes.CATEGORY_NOT_DIGIT: opcodes.CATEGORY_DIGIT,
-        opcodes.CATEGORY_NOT_SPACE: opcodes.CATEGORY_SPACE,
-        opcodes.CATEGORY_NOT_WORD: opcodes.CATEGORY_WORD,
-    }
-    negate = category in opposites
-    test = tests[opposites.get(category, category)]
-    return lambda character: (test(character) and (character.isascii() or not ascii_only)) != negate
+def _set_source(opcode: Any, value: Any) -> str:
+    if opcode is opcodes.NEGATE:
+        return "^"
+    if opcode is opcodes.LITERAL:
+        return f"\\U{value:08x}"
+    if opcode is opcodes.RANGE:
+        return f"\\U{value[0]:08x}-\\U{value[1]:08x}"
+    return _CATEGORIES[value]

@@ -1,14 +1,16 @@
 """The Jinja environment in which chat templates run. Importing this imports jinja2."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from ramet.runtime.protocol import InvalidRequestError, ModelLoadError
 
@@ -18,13 +20,45 @@ class TemplateRefusalError(TemplateError):
 
 
 class _GenerationTag(Extension):
-    """``{% generation %}`` marks what the assistant said, for training; its body renders as it is."""
+    """``{% generation %}`` marks what the assistant said, for training; its body renders as it is, and names
+    that are set in it are its own."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance attribute)
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _Dict:
+    """``dict`` for templates. The type itself has ``dict.update`` and others, by which a template could change
+    a mapping that it was given: the sandbox knows such methods only on the mapping."""
+
+    def __call__(self, *pairs: Any, **items: Any) -> dict[Any, Any]:
+        return dict(*pairs, **items)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
+
+
+class _Namespace(Namespace):
+    """``namespace`` for templates, without names by which Python knows an object's own parts."""
+
+    def __init__(self, /, *pairs: Any, **items: Any) -> None:
+        attributes = dict(*pairs, **items)
+        for name in attributes:
+            _check_attribute(name)
+        super().__init__(attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_attribute(name)
+        super().__setitem__(name, value)
+
+
+def _check_attribute(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace has no place for {name!r}: a name may not begin with _")
 
 
 def compile_template(source: str, now: Callable[[], datetime]) -> Callable[[dict[str, Any]], str]:
@@ -43,6 +77,8 @@ def compile_template(source: str, now: Callable[[], datetime]) -> Callable[[dict
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
     )
     environment.filters["tojson"] = _tojson
+    environment.globals["dict"] = _Dict()
+    environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)
     try:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from ramet.runtime.protocol import InvalidRequestError, ModelLoadError
 from ramet.runtime.tokenizer.chat_template import ChatTemplate
-from ramet.runtime.tokenizer.continuation import without_leading_space
+from ramet.runtime.tokenizer.continuation import puts_leading_space, without_leading_space
 from ramet.runtime.tokenizer.private_text import numbered_character, private_text
 from ramet.runtime.tokenizer.spec import TokenizerSpec
 from ramet.runtime.tokenizer.special_text import SpecialTextScanner
@@ -194,7 +194,7 @@ class FastTokenizer:
     ) -> list[int]:
         written = self._write(segments)
         ids: list[int] = []
-        if self.leading_space and not at_start:
+        if not at_start and self._puts_leading_space:
             # Behind a control token the space comes again, so only the text before the first one differs.
             first, alias, rest = written.partition(self._nonce)
             ids = self._continuing.encode(first, add_special_tokens=False).ids
@@ -252,6 +252,11 @@ class FastTokenizer:
                 at = end
             parts.append(text[at:])
         return "".join(parts)
+
+    @cached_property
+    def _puts_leading_space(self) -> bool:
+        """Not the same as ``leading_space``: a byte-level decoder keeps the space that encoding put there."""
+        return puts_leading_space(self.spec.tokenizer_json)
 
     @cached_property
     def _continuing(self) -> LibraryTokenizer:

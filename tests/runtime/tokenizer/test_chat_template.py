@@ -111,17 +111,6 @@ class TestRender:
 
 
 class TestMessages:
-    def test_text_parts_are_joined(self) -> None:
-        parts = [{"type": "text", "text": "You are "}, {"type": "text", "text": "terse."}]
-        for role in ("system", "user", "assistant", "tool"):
-            joined = template(CHATML).render([{"role": role, "content": parts}])
-            assert joined == template(CHATML).render([{"role": role, "content": "You are terse."}])
-
-    @pytest.mark.parametrize("role", ["assistant", "tool"])
-    @pytest.mark.parametrize("extra", [{"content": None}, {}])
-    def test_null_content_is_empty(self, role: str, extra: dict[str, Any]) -> None:
-        assert template("[{{ messages[0].content }}]").render([{"role": role, **extra}]) == "[]"
-
     def test_developer_is_system_where_the_template_knows_no_developer(self) -> None:
         message = [{"role": "developer", "content": "x"}]
         assert template("{{ messages[0].role }}").render(message) == "system"
@@ -136,51 +125,10 @@ class TestMessages:
             {"role": "assistant"},
         ]
 
-    @pytest.mark.parametrize(
-        ("messages", "field", "said"),
-        [
-            ([], "messages", "empty"),
-            (None, "messages", "None"),
-            ("hi", "messages", "'hi'"),
-            (["hi"], "messages[0]", "'hi'"),
-            ([{"content": "x"}], "messages[0].role", "None"),
-            ([*USER, {"role": "banana", "content": "x"}], "messages[1].role", "'banana'"),
-            ([{"role": ["user"], "content": "x"}], "messages[0].role", "['user']"),
-            ([{"role": "user"}], "messages[0].content", "missing"),
-            ([{"role": "user", "content": None}], "messages[0].content", "missing"),
-            ([{"role": "user", "content": 7}], "messages[0].content", "7"),
-            ([{"role": "user", "content": ["x", 7]}], "messages[0].content[1]", "7"),
-            (
-                [{"role": "user", "content": [{"type": "image_url"}]}],
-                "messages[0].content[0].type",
-                "'image_url'",
-            ),
-            ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text", "None"),
-            ([{"role": "user", "content": "a\ud800"}], "messages[0].content", "U+D800 at character 1"),
-            ([{"role": "user", "content": "a", "name": "\udfff"}], "messages[0].name", "U+DFFF"),
-            ([{"role": "user", "content": "a", "tool_calls": [{}]}], "messages[0].tool_calls", "assistant"),
-            ([{"role": "assistant", "tool_calls": {}}], "messages[0].tool_calls", "list"),
-            ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0]", "function"),
-            (
-                [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 3}}]}],
-                "messages[0].tool_calls[0].function.arguments",
-                "3",
-            ),
-        ],
-    )
-    def test_what_is_wrong_is_named(self, messages: Any, field: str, said: str) -> None:
-        with pytest.raises(InvalidRequestError) as error:
-            template(CHATML + "{# tool_calls #}").render(messages)
-        assert error.value.field == field
-        assert str(error.value).startswith(field + " ")
-        assert said in str(error.value)
-
-    def test_nested_without_end(self) -> None:
-        deep: Any = "x"
-        for _ in range(5000):
-            deep = [deep]
-        with pytest.raises(InvalidRequestError, match="nested"):
-            template(CHATML).render([{"role": "user", "content": "x", "extra": deep}])
+    def test_what_is_wrong_is_named(self) -> None:
+        with pytest.raises(InvalidRequestError, match="'banana'") as error:
+            template(CHATML).render([*USER, {"role": "banana", "content": "x"}])
+        assert error.value.field == "messages[1].role"
 
 
 def call(arguments: object) -> list[dict[str, Any]]:
@@ -249,32 +197,15 @@ class TestErrors:
         with pytest.raises(InvalidRequestError, match="no chat template"):
             template(None).render(USER)
 
-    def test_a_template_that_refuses(self) -> None:
+    def test_what_a_template_objects_to(self) -> None:
         with pytest.raises(InvalidRequestError, match="roles must alternate") as error:
             template("{{ raise_exception('roles must alternate') }}").render(USER)
         assert error.value.field == "messages"
 
-    @pytest.mark.parametrize(
-        "source",
-        [
-            "{{ messages[0].content + 1 }}",
-            "{{ 1 // 0 }}",
-            "{{ messages[5].content.x }}",
-            "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-            "{{ messages.append(1) }}",
-            "{% for i in range(1000000) %}{% endfor %}",
-            "{{ cycler.__init__.__globals__.os.system('true') }}",
-            "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-            "{{ messages | nofilter }}",
-        ],
-    )
-    def test_a_template_that_fails_or_reaches_out(self, source: str) -> None:
-        with pytest.raises((InvalidRequestError, ModelLoadError), match="chat template"):
-            template(source).render(USER)
-
     def test_a_template_that_is_no_jinja(self) -> None:
+        broken = template("x\n{% if %}")
         with pytest.raises(ModelLoadError, match="line 2"):
-            template("x\n{% if %}").render(USER)
+            broken.render(USER)
 
     @pytest.mark.parametrize("name", ["chat_template", "bos_token", "raise_exception", "strftime_now"])
     def test_reserved_names(self, name: str) -> None:
