@@ -59,7 +59,7 @@ _GEMMA_LAYER = _LAYER | {
 _EXPERT = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
 """Files from before the experts were stacked have a tensor for each: blk.0.ffn_up.3.weight."""
 _LAYER_NAME = re.compile(
-    r"blk\.(?P<layer>\d+)\.(?P<part>[a-z_]+)(?:\.(?P<expert>\d+))?\.(?P<kind>weight|bias)", re.A
+    r"blk\.(?P<layer>0|[1-9]\d*)\.(?P<part>[a-z_]+)(?:\.(?P<expert>0|[1-9]\d*))?\.(?P<kind>weight|bias)", re.A
 )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ramet.runtime.models.gguf_config import config_from_gguf
 from ramet.runtime.models.loading.gguf_file import GgufTensors, open_gguf, split_paths
 from ramet.runtime.protocol import ModelLoadError, UnsupportedModelError
-from tests.runtime.models.loading.tiny_gguf import finish, gguf_tensors, tiny_llama, write_gguf
+from tests.runtime.models.loading.tiny_gguf import finish, tiny_llama, write_gguf
 
 if TYPE_CHECKING:
     from tests.runtime.models.conftest import MakeTiny
@@ -67,23 +67,6 @@ def test_tensors_come_back_as_the_checkpoint_had_them(
     assert seen == got.keys()
 
 
-def test_experts_of_old_files_come_one_by_one(tmp_path: Path) -> None:
-    config, tensors = tiny_llama()
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    for name, values in gguf_tensors(config, tensors).items():
-        writer.add_tensor(name, values)
-    writer.add_tensor("blk.1.ffn_down.3.weight", np.ones((4, 4), np.float32))
-    finish(writer)
-    model = open_gguf((tmp_path / "m.gguf",))
-    assert "model.layers.1.mlp.experts.3.down_proj.weight" in GgufTensors(model, _config(config))
-
-
-def _config(fields: dict[str, Any]) -> Any:
-    from ramet.runtime.models.hf_config import config_from_hf
-
-    return config_from_hf(fields)
-
-
 @pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q8_0, Kind.F16, Kind.BF16], ids=lambda kind: kind.name)
 def test_quantised_matrices_are_decoded_under_their_names(kind: Kind, tmp_path: Path) -> None:
     config, tensors = tiny_llama()
@@ -131,23 +114,15 @@ def test_parts_of_two_models_are_not_mixed(tmp_path: Path) -> None:
         open_gguf((parts[0], parts[0], *parts[2:]))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("blk.0.attn_sinks.weight", "attn_sinks"),
-        ("blk.0.attn_q.lora", "lora"),
-        ("v.patch_embd.weight", "patch_embd"),
-    ],
-)
-def test_a_tensor_without_a_place_is_refused(name: str, message: str, tmp_path: Path) -> None:
+def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
     config, tensors = tiny_llama()
     write_gguf(
         tmp_path / "m.gguf",
         config,
         tensors,
-        edit=lambda writer: writer.add_tensor(name, np.zeros(4, np.float32)),
+        edit=lambda writer: writer.add_tensor("blk.0.attn_sinks.weight", np.zeros(4, np.float32)),
     )
-    with pytest.raises(UnsupportedModelError, match=message):
+    with pytest.raises(UnsupportedModelError, match="attn_sinks"):
         read(tmp_path / "m.gguf")
 
 
