@@ -4,10 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ramet.runtime.attention.heads import HeadLayout
-from ramet.runtime.attention.layout import ROW_STEP, ChunkCall, ChunkLayout
-from ramet.runtime.attention.partial import partial_attention
-from ramet.runtime.attention.tokenwise import additive_mask, gather, share_by_log_sum_exp
+from ramet.runtime.attention.layout import ROW_STEP, ChunkCall, ChunkLayout, HeadLayout
+from ramet.runtime.attention.partial import additive_mask, gather, partial_attention, share_by_log_sum_exp
 from ramet.runtime.forward import AttentionSpec
 
 

@@ -35,6 +35,19 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
+class HeadLayout:
+    """Query heads come in groups that share a KV head: head = kv_head * group_size + member of the group."""
+
+    num_kv_heads: int
+    group_size: int
+    head_dim: int
+
+    @property
+    def num_heads(self) -> int:
+        return self.num_kv_heads * self.group_size
+
+
+@dataclass(frozen=True, slots=True)
 class SpanGroup:
     """Pieces of equal shape: num_items spans of `length` keys, each read by `num_queries` tokens."""
 

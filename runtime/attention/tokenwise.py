@@ -4,9 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ramet.runtime.attention.heads import HeadLayout
-from ramet.runtime.attention.layout import ROW_STEP, Bools, SpanGroup, TokenwiseLayout
-from ramet.runtime.attention.partial import partial_attention
+from ramet.runtime.attention.layout import ROW_STEP, HeadLayout, SpanGroup, TokenwiseLayout
+from ramet.runtime.attention.partial import additive_mask, gather, partial_attention, share_by_log_sum_exp
 from ramet.runtime.forward import AttentionSpec
 
 
@@ -94,32 +93,3 @@ class _Group:
         items, num_kv_heads, _, size = rows.shape
         shape = items, num_kv_heads, self._num_queries, self._heads.group_size, size
         return used.view(shape).transpose(1, 2)
-
-
-def gather(pool: Tensor, slots: Tensor, length: int) -> Tensor:
-    """Spans of the pool in fp32: [len(slots) / length, num_kv_heads, length, head_dim].
-
-    pool: [num_slots, num_kv_heads, head_dim]; slots: int64, spans of `length` one after another.
-    """
-    found = pool.index_select(0, slots).float()
-    _, num_kv_heads, head_dim = found.shape
-    row = num_kv_heads * head_dim
-    # One call in place of view and transpose.
-    return found.as_strided(
-        (len(slots) // length, num_kv_heads, length, head_dim), (length * row, head_dim, row, 1)
-    )
-
-
-def additive_mask(visible: Bools, device: torch.device) -> Tensor:
-    """0 where visible, -inf elsewhere; fp32, of the same shape."""
-    mask = np.where(visible, np.float32(0), np.float32("-inf"))
-    return torch.from_numpy(mask).to(device)
-
-
-def share_by_log_sum_exp(lse: Tensor) -> None:
-    """lse: [num_spans, ...] fp32, turned in place into each span's share: exp(lse) / sum(exp(lse)).
-
-    -inf has no share and changes no other's last bit: cumsum adds in order, and zeros at the end add nothing.
-    """
-    lse.sub_(lse.amax(0)).exp_()
-    lse.div_(lse.cumsum(0)[-1])

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ramet.runtime.attention.base import AttentionMetadata
 from ramet.runtime.attention.chunk import ChunkAttention
-from ramet.runtime.attention.heads import HeadLayout
-from ramet.runtime.attention.layout import SPAN, Ints, PageSlots, StepLayout
+from ramet.runtime.attention.layout import SPAN, HeadLayout, Ints, PageSlots, StepLayout
 from ramet.runtime.attention.tokenwise import TokenwiseAttention
 from ramet.runtime.forward import AttentionSpec, KVPool
 

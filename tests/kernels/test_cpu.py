@@ -132,19 +132,6 @@ def test_unknown_activation_is_named() -> None:
             kernels.gated_activation(torch.zeros(2, 8, dtype=dtype), "relu")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_takes_the_oracles_path(dtype: torch.dtype) -> None:
-    x, weight = random(7, 64).to(dtype), random(64, seed=1)
-    assert torch.equal(kernels.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
-    assert torch.equal(kernels.gated_activation(x, "silu"), reference.gated_activation(x, "silu"))
-    q, k = x.view(7, 2, 32), x.view(7, 2, 32)
-    angles = random(7, 16, seed=2)
-    actual = kernels.apply_rope(q, k, angles.cos(), angles.sin())
-    assert torch.equal(actual[0], reference.apply_rope(q, k, angles.cos(), angles.sin())[0])
-    normed, total = kernels.add_rms_norm(x, x, weight, 1e-5)
-    assert total.dtype == normed.dtype == dtype
-
-
 @given(st.integers(1, 70), st.integers(1, 40), st.integers(0, 2**31))
 def test_no_tokens_or_few_tokens(num_tokens: int, width: int, seed: int) -> None:
     gate_up = random(num_tokens, 2 * width, seed=seed)

@@ -1,10 +1,17 @@
 """Partial attention: the two ways agree, and masked keys and neighbouring items change no bit."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from ramet.runtime.attention.partial import _plain, partial_attention
+from ramet.runtime.attention.partial import (
+    _plain,
+    additive_mask,
+    gather,
+    partial_attention,
+    share_by_log_sum_exp,
+)
 
 SCALE = 0.2
 
@@ -70,3 +77,29 @@ def test_more_rows_change_nothing(softcap: float | None) -> None:
         actual = partial_attention(q[:, :, begin:end], k, v, None, scale=SCALE, softcap=softcap)
         assert torch.equal(actual[0], expected[0][:, :, begin:end])
         assert torch.equal(actual[1], expected[1][:, :, begin:end])
+
+
+def test_gather_reads_spans_in_fp32() -> None:
+    pool = random(20, 2, 8).to(torch.bfloat16)
+    slots = torch.tensor([3, 4, 19, 0, 0, 7])
+    spans = gather(pool, slots, 3)
+    assert spans.shape == (2, 2, 3, 8)
+    assert torch.equal(spans[0, 1], pool[[3, 4, 19], 1].float())
+    assert torch.equal(spans[1, 0], pool[[0, 0, 7], 0].float())
+
+
+def test_additive_mask() -> None:
+    mask = additive_mask(np.array([[True, False]]), torch.device("cpu"))
+    assert mask.dtype == torch.float32
+    assert mask.tolist() == [[0.0, float("-inf")]]
+
+
+def test_shares_are_the_softmax_and_unused_spans_change_no_bit() -> None:
+    lse = random(4, 5, 3)
+    shares = lse.clone()
+    share_by_log_sum_exp(shares)
+    torch.testing.assert_close(shares, lse.softmax(0))
+    padded = torch.cat((lse, torch.full((20, 5, 3), float("-inf"))))
+    share_by_log_sum_exp(padded)
+    assert torch.equal(padded[:4], shares)
+    assert not padded[4:].any()

@@ -1,0 +1,41 @@
+"""Which version of an op runs."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ramet import kernels
+from ramet.kernels import cpu, reference
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_fp32_on_cpu_takes_the_cpus_version() -> None:
+    x, residual, weight = random(5, 64), random(5, 64, seed=1), random(64, seed=2)
+    assert torch.equal(kernels.rms_norm(x, weight, 1e-5), cpu.rms_norm(x, weight, 1e-5))
+    for actual, expected in zip(
+        kernels.add_rms_norm(x, residual, weight, 1e-5),
+        cpu.add_rms_norm(x, residual, weight, 1e-5),
+        strict=True,
+    ):
+        assert torch.equal(actual, expected)
+    assert torch.equal(kernels.gated_activation(x, "silu"), cpu.gated_activation(x, "silu"))
+    q, k, angles = x.view(5, 2, 32), residual.view(5, 2, 32), random(5, 16, seed=3)
+    actual, expected = (ops.apply_rope(q, k, angles.cos(), angles.sin()) for ops in (kernels, cpu))
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], expected[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_takes_the_oracles_path(dtype: torch.dtype) -> None:
+    x, weight = random(7, 64).to(dtype), random(64, seed=1)
+    assert torch.equal(kernels.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    assert torch.equal(kernels.gated_activation(x, "silu"), reference.gated_activation(x, "silu"))
+    q, k = x.view(7, 2, 32), x.view(7, 2, 32)
+    angles = random(7, 16, seed=2)
+    actual = kernels.apply_rope(q, k, angles.cos(), angles.sin())
+    assert torch.equal(actual[0], reference.apply_rope(q, k, angles.cos(), angles.sin())[0])
+    normed, total = kernels.add_rms_norm(x, x, weight, 1e-5)
+    assert total.dtype == normed.dtype == dtype
