@@ -1,114 +1,178 @@
-"""Rows with grammars and drafts."""
+"""Rows as the executor reads them: counts, pages, bans, drafts and masks."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
-from ramet.runtime.protocol import FinishReason
-from ramet.runtime.scheduler import (
-    Request,
-    RowResult,
-    Scheduler,
-)
-from tests.runtime.scheduler.fakes import FakeExecutor, TurnMatcher, make_input
-from tests.runtime.scheduler.simulation import EOS, VOCAB_SIZE, Steps, prompt_of, roomy_config
+from ramet.runtime.cache import PageAllocator, RadixCache
+from ramet.runtime.protocol import RequestFailedError
+from ramet.runtime.scheduler import Request
+from ramet.runtime.scheduler.kv_pages import KVPages
+from ramet.runtime.scheduler.rows import RowBuilder
+from tests.runtime.scheduler.fakes import TurnMatcher, make_input
+
+VOCAB_SIZE, EOS, PAGE_SIZE = 40, 7, 2
 
 
-@pytest.mark.parametrize("drafts", [False, True])
-def test_a_grammar_constrains_every_token_and_ends_the_request(drafts: bool) -> None:
-    steps = Steps(roomy_config(4), drafts=drafts)
-    matcher = TurnMatcher(VOCAB_SIZE, EOS, length=12)
-    steps.submit("a", prompt_of(9), matcher=matcher, max_tokens=50)
-    steps.submit("free", prompt_of(9, 3))
-    steps.drain()
-    assert [token_id % 3 for token_id in steps.answers["a"][:-1]] == [0, 1, 2] * 4
-    assert steps.answers["a"][-1] == EOS
-    assert steps.endings["a"] is FinishReason.STOP
+class FixedProposer:
+    """Always the same guess."""
 
+    def __init__(self, drafts: Sequence[int]) -> None:
+        self.drafts = drafts
 
-@pytest.mark.parametrize("drafts", [False, True])
-def test_a_grammar_that_fails_ends_its_request_alone(drafts: bool) -> None:
-    steps = Steps(roomy_config(4), drafts=drafts)
-    steps.submit("a", prompt_of(9), matcher=TurnMatcher(VOCAB_SIZE, EOS, length=12, breaks_at=3), max_tokens=50)
-    steps.submit("b", prompt_of(9))
-    steps.drain()
-    assert (steps.endings["a"], len(steps.answers["a"])) == (FinishReason.ERROR, 3)
-    assert steps.endings["b"] is FinishReason.LENGTH
-
-
-def test_the_stop_token_of_a_grammar_is_banned_before_min_tokens_even_if_eos_is_ignored() -> None:
-    steps = Steps(roomy_config(4))
-    matcher = TurnMatcher(VOCAB_SIZE, EOS, length=3)
-    steps.submit("a", prompt_of(9), matcher=matcher, min_tokens=8, max_tokens=20)
-    steps.step()
-    assert steps.last()["a"].banned_token_ids == (EOS,)
-    steps.drain()
-    assert (steps.endings["a"], len(steps.answers["a"])) == (FinishReason.ERROR, 3)
-
-
-def test_accepted_drafts_save_steps_and_rejected_ones_change_nothing() -> None:
-    plain, drafted = (Steps(roomy_config(4), drafts=drafts) for drafts in (False, True))
-    for steps in (plain, drafted):
-        steps.submit("a", prompt_of(9), max_tokens=60)
-        steps.drain()
-    assert plain.answers == drafted.answers
-    stats = drafted.scheduler.stats()
-    assert 0 < stats.num_accepted_draft_tokens < stats.num_draft_tokens
-    assert drafted.requests["a"].num_steps == 60 - stats.num_accepted_draft_tokens
-    assert plain.requests["a"].num_steps == 60
-
-
-class ManyDrafts:
     def propose(self, request: Request) -> Sequence[int]:
-        return [1] * 100
+        return self.drafts
 
 
-def test_drafts_leave_each_running_request_a_page() -> None:
-    config = roomy_config(1, num_pages=30, context_length=30, admission_headroom=0)
-    scheduler = Scheduler(config, proposer=ManyDrafts())
-    executor = FakeExecutor(config)
-    for index in range(2):
-        source = make_input(f"r{index}", prompt_of(10, index), max_tokens=20)
-        scheduler.add(Request.from_input(source, arrival=0.0))
-    batch = scheduler.schedule()
-    assert batch is not None
-    assert [row.num_drafts for row in batch.rows] == [0, 8]
-    scheduler.update(batch, executor.run(batch))
-    batch = scheduler.schedule()
-    assert batch is not None
-    # The first one took the page of its next token, and none for drafts; the second one had its pages.
-    assert [row.num_drafts for row in batch.rows] == [0, 7]
-    assert scheduler.stats().num_free_pages == 1
-    scheduler.update(batch, executor.run(batch))
-    scheduler.check_integrity()
+class BrokenProposer:
+    """Its grammar fails at a guess."""
+
+    def propose(self, request: Request) -> Sequence[int]:
+        raise RequestFailedError("out of fuel")
 
 
-def test_tokens_that_are_dropped_were_never_cached() -> None:
-    """An executor that goes on behind the end: what came after it is neither output nor in the tree."""
-    scheduler = Scheduler(roomy_config(1), proposer=ManyDrafts(), stop_token_ids=(EOS,))
-    scheduler.add(Request.from_input(make_input("a", prompt_of(5), max_tokens=9), arrival=0.0))
-    batch = scheduler.schedule()
-    assert batch is not None
-    assert batch.rows[0].num_drafts == 8
-    (output,) = scheduler.update(batch, [RowResult([1, EOS, 3, 4, 5])])
-    assert (output.token_ids, output.finish_reason, output.stop_token_id) == ([1, EOS], FinishReason.STOP, EOS)
-    assert scheduler.stats().cache.num_cached_pages == 5 + 1
-    scheduler.check_integrity()
+class Rows:
+    """A builder over a small pool, and one running request with its prompt computed up to ``computed``."""
+
+    def __init__(
+        self,
+        drafts: Sequence[int] = (),
+        *,
+        computed: int = 0,
+        outputs: Sequence[int] = (),
+        num_pages: int = 8,
+        matcher: TurnMatcher | None = None,
+        **params: Any,
+    ) -> None:
+        self.pages = KVPages(RadixCache(PageAllocator(num_pages, PAGE_SIZE)), share=True)
+        self.builder = RowBuilder(self.pages, VOCAB_SIZE, FixedProposer(drafts))
+        source = make_input("a", [1, 2, 3, 4, 5], seed=9, **params)
+        self.request = Request.from_input(source, arrival=0.0, matcher=matcher)
+        self.request.history += outputs
+        self.request.max_total_tokens = 100
+        self.request.stop_token_ids = frozenset({EOS})
+        self.request.banned_token_ids = (EOS,)
+        self.request.slot = 3
+        self.pages.attach(self.request)
+        self.request.num_computed_tokens = computed
+        assert self.pages.grow(self.request, len(self.request.history))
 
 
-def test_drafts_leave_half_of_the_spare_budget_to_prompts() -> None:
-    config = roomy_config(4, max_tokens_per_step=16)
-    scheduler = Scheduler(config, proposer=ManyDrafts())
-    scheduler.add(Request.from_input(make_input("a", prompt_of(4), max_tokens=100), arrival=0.0))
-    executor = FakeExecutor(config)
-    num_drafts = []
-    for _ in range(3):
-        batch = scheduler.schedule()
-        assert batch is not None
-        num_drafts.append(batch.rows[0].num_drafts)
-        scheduler.update(batch, executor.run(batch))
-    assert num_drafts == [6, 15, 15]
-    scheduler.add(Request.from_input(make_input("b", prompt_of(40, 1)), arrival=0.0))
-    batch = scheduler.schedule()
-    assert batch is not None
-    assert [(row.num_drafts, len(row.token_ids)) for row in batch.rows] == [(7, 8), (0, 8)]
+def test_a_chunk_of_the_prompt() -> None:
+    rows = Rows([8, 9], computed=1, matcher=TurnMatcher(VOCAB_SIZE, EOS, length=9))
+    row = rows.builder.build(rows.request, 3, draft_limit=4, page_reserve=0)
+    assert (row.request_id, row.slot, row.seed) == ("a", 3, 9)
+    assert (row.start, row.token_ids, row.end) == (1, [2, 3, 4], 4)
+    # Nothing is sampled, so there is nothing to draft or to constrain.
+    assert (row.samples, row.sampled_positions, row.num_drafts, row.mask) == (False, 0, 0, None)
+    assert (row.num_prompt_tokens, row.params) == (5, rows.request.params)
+    assert row.history is rows.request.history
+
+
+def test_the_last_known_token_is_sampled_from() -> None:
+    rows = Rows(computed=3)
+    row = rows.builder.build(rows.request, 2, draft_limit=0, page_reserve=0)
+    assert (row.token_ids, row.samples, row.sampled_positions) == ([4, 5], True, 1)
+    decode = Rows(computed=6, outputs=[10, 11])
+    row = decode.builder.build(decode.request, 1, draft_limit=4, page_reserve=0)
+    assert (row.start, row.token_ids, row.sampled_positions) == (6, [11], 1)
+
+
+def test_each_page_is_sent_once() -> None:
+    rows = Rows(computed=0)
+    pages = rows.request.pages[:]
+    row = rows.builder.build(rows.request, 2, draft_limit=0, page_reserve=0)
+    assert (row.first_new_page, row.new_pages) == (0, pages)
+    rows.request.num_computed_tokens = 2
+    assert rows.pages.grow(rows.request, 7)
+    row = rows.builder.build(rows.request, 2, draft_limit=0, page_reserve=0)
+    assert (row.first_new_page, row.new_pages) == (3, rows.request.pages[3:])
+    assert len(row.new_pages) == 1
+    row = rows.builder.build(rows.request, 2, draft_limit=0, page_reserve=0)
+    assert (row.first_new_page, row.new_pages) == (4, [])
+    assert rows.request.num_sent_pages == 4
+
+
+def test_stop_tokens_are_banned_before_min_tokens_only() -> None:
+    for num_outputs, banned in ((0, (EOS,)), (1, (EOS,)), (2, ())):
+        rows = Rows(computed=4 + num_outputs, outputs=[9] * num_outputs, min_tokens=2)
+        row = rows.builder.build(rows.request, 1, draft_limit=0, page_reserve=0)
+        assert row.banned_token_ids == banned
+
+
+class TestDrafts:
+    def test_they_follow_the_last_known_token_and_get_pages(self) -> None:
+        rows = Rows([10, 11, 12, 13], computed=4)
+        row = rows.builder.build(rows.request, 1, draft_limit=3, page_reserve=0)
+        assert (row.token_ids, row.num_drafts, row.sampled_positions) == ([5, 10, 11, 12], 3, 4)
+        assert len(rows.request.pages) * PAGE_SIZE >= row.end == 8
+        assert list(row.new_pages) == rows.request.pages
+        assert rows.request.history == [1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize(("reserve", "num_drafts"), [(0, 5), (1, 3), (2, 1), (3, 1), (99, 1)])
+    def test_pages_in_reserve_are_left(self, reserve: int, num_drafts: int) -> None:
+        """The prompt's last page has room for one more token whatever is in reserve."""
+        rows = Rows([10] * 9, computed=4, num_pages=5)
+        row = rows.builder.build(rows.request, 1, draft_limit=9, page_reserve=reserve)
+        assert row.num_drafts == num_drafts
+        assert rows.pages.num_available >= min(reserve, 2)
+
+    def test_without_room_there_are_none(self) -> None:
+        rows = Rows([10], computed=5, outputs=[9], num_pages=3)
+        row = rows.builder.build(rows.request, 1, draft_limit=9, page_reserve=0)
+        assert (row.token_ids, row.num_drafts) == ([9], 0)
+
+    def test_a_limit_of_0_or_no_proposer(self) -> None:
+        rows = Rows([10], computed=4)
+        assert rows.builder.build(rows.request, 1, draft_limit=0, page_reserve=0).num_drafts == 0
+        plain = RowBuilder(rows.pages, VOCAB_SIZE, None)
+        assert plain.build(rows.request, 1, draft_limit=4, page_reserve=0).num_drafts == 0
+
+    @pytest.mark.parametrize("wrong", [EOS, -1, VOCAB_SIZE])
+    def test_they_end_before_what_cannot_be_verified(self, wrong: int) -> None:
+        rows = Rows([10, wrong, 11], computed=4)
+        assert rows.builder.build(rows.request, 1, draft_limit=4, page_reserve=0).token_ids == [5, 10]
+
+    def test_a_proposer_that_fails_costs_the_drafts_only(self) -> None:
+        rows = Rows(computed=4)
+        builder = RowBuilder(rows.pages, VOCAB_SIZE, BrokenProposer())
+        row = builder.build(rows.request, 1, draft_limit=4, page_reserve=0)
+        assert (row.token_ids, row.samples, rows.request.failure) == ([5], True, None)
+
+
+class TestMasks:
+    def test_one_row_for_each_sampled_position(self) -> None:
+        matcher = TurnMatcher(VOCAB_SIZE, EOS, length=9)
+        rows = Rows([3, 4, 4], computed=4, matcher=matcher)
+        row = rows.builder.build(rows.request, 1, draft_limit=9, page_reserve=0)
+        assert row.token_ids == [5, 3, 4]  # the third draft is against the grammar
+        assert row.mask is not None
+        assert row.mask.shape == (row.sampled_positions, 2)
+        expected = np.zeros((3, 2), dtype=np.int32)
+        for place, token_id in enumerate((3, 4)):
+            matcher.fill_bitmask(expected[place])
+            assert matcher.accept(token_id)
+        matcher.fill_bitmask(expected[2])
+        np.testing.assert_array_equal(row.mask, expected)
+
+    def test_the_matcher_is_left_as_it_was(self) -> None:
+        matcher = TurnMatcher(VOCAB_SIZE, EOS, length=9)
+        rows = Rows([3, 4], computed=4, matcher=matcher)
+        rows.builder.build(rows.request, 1, draft_limit=9, page_reserve=0)
+        assert matcher.accepted == []
+
+    def test_a_grammar_that_fails_leaves_a_row_that_allows_nothing(self) -> None:
+        """The row runs all the same, as later rows may read what it writes."""
+        rows = Rows([3], computed=3, matcher=TurnMatcher(VOCAB_SIZE, EOS, length=9, breaks_at=0))
+        row = rows.builder.build(rows.request, 2, draft_limit=9, page_reserve=0)
+        assert (row.token_ids, row.num_drafts, row.samples) == ([4, 5], 0, True)
+        assert row.mask is not None
+        assert row.mask.shape == (1, 2)
+        assert not row.mask.any()
+        assert rows.request.failure == "the grammar failed: the grammar ran out of fuel"
+
+    def test_without_a_grammar_there_is_none(self) -> None:
+        rows = Rows([10], computed=4)
+        assert rows.builder.build(rows.request, 1, draft_limit=4, page_reserve=0).mask is None
