@@ -5,6 +5,7 @@ torch.
 import time
 from pathlib import Path
 
+import msgspec
 import torch
 
 from ramet.runtime.attention import TorchAttentionBackend
@@ -17,11 +18,11 @@ from ramet.runtime.env import environment
 from ramet.runtime.executor.model_runner import ModelRunner, RunnerConfig
 from ramet.runtime.executor.pool import kv_bytes_per_token, kv_pool_size
 from ramet.runtime.forward import DeviceKVPool
-from ramet.runtime.grammar import ChoiceBackend, CompiledGrammar, GrammarCompiler
+from ramet.runtime.grammar import ChoiceBackend, GrammarCompiler, PrefixBackend
 from ramet.runtime.models.config import ModelConfig
 from ramet.runtime.models.loading import LoadedModel, load_model
 from ramet.runtime.models.loading.phases import Progress
-from ramet.runtime.protocol import GrammarSpec, InvalidRequestError
+from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.scheduler import Fcfs, LongestPrefixMatch, OrderingPolicy, Scheduler, SchedulerConfig
 from ramet.runtime.tokenizer import FastTokenizer, Tokenizer
 
@@ -74,10 +75,11 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     runner.warmup(min(WARMUP_PAGES, num_pages))
     timings["warmup"] = time.perf_counter() - started
 
-    core = EngineCore(
-        scheduler, runner, tokenizer, GrammarCompiler(_ChoicesWhenAsked(tokenizer)), seed=config.seed
-    )
+    choices = ChoiceBackend(tokenizer)
+    grammar = GrammarCompiler(PrefixBackend(choices, lambda: choices.tokens))
+    core = EngineCore(scheduler, runner, tokenizer, grammar, seed=config.seed)
     info = _info(config, loaded, num_pages, context_length, timings)
+    info = msgspec.structs.replace(info, grammars=tuple(sorted(grammar.kinds)))
     return BuiltEngine(core, info, tokenizer, loaded.tokenizer_spec)
 
 
@@ -181,18 +183,3 @@ def num_parameters(model: ModelConfig) -> int:
         experts = 3 * model.hidden_size * model.moe.intermediate_size + model.hidden_size
         total += len(model.moe.sparse_layers) * (model.moe.num_experts * experts - dense)
     return total
-
-
-class _ChoicesWhenAsked:
-    """A GrammarBackend that sorts the vocabulary, which takes a moment, with the first grammar and not at the
-    start.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._backend: ChoiceBackend | None = None
-
-    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        if self._backend is None:
-            self._backend = ChoiceBackend(self._tokenizer)
-        return self._backend.compile(spec)

@@ -26,6 +26,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "float32"
     quantization: str = "none"
+    grammars: tuple[str, ...] = ()
+    """Tags of the GrammarSpec kinds that it enforces."""
     num_layers: int = 0
     num_parameters: int = 0
     weight_bytes: int = 0

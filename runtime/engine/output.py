@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ramet.runtime.protocol import FinishReason, SamplingParams, TextOutput, TokenOutput
+from ramet.runtime.protocol import FinishReason, Prefix, SamplingParams, TextOutput, TokenOutput
 from ramet.runtime.tokenizer import IncrementalDetokenizer, StopMatcher, Tokenizer
 
 
@@ -21,7 +21,8 @@ class OutputProcessor:
     The rule: ``token_ids`` (and their logprobs) are all tokens up to the one that ended the answer, that one
     included; ``text`` ends before the stop, or with ``include_stop`` behind it. No stop counts before
     ``min_tokens`` tokens. A stop that the last text completes turns LENGTH into STOP. The increments
-    concatenate to the whole, however they were cut.
+    concatenate to the whole, however they were cut. What a Prefix grammar makes the answer begin with belongs
+    to the prompt: it is not part of ``text``, and no stop is looked for in it.
 
     Raises (on construction):
         InvalidRequestError: a stop_regex that cannot be searched for in growing text.
@@ -33,6 +34,8 @@ class OutputProcessor:
             tokenizer, skip_special_tokens=params.skip_special_tokens, at_start=False
         )
         self._stops = StopMatcher(params.stop, params.stop_regex, include_stop=params.include_stop)
+        # Characters of the prompt that the answer spells again.
+        self._num_skipped = len(params.grammar.text) if isinstance(params.grammar, Prefix) else 0
         self.num_tokens = 0
         """Generated so far, up to the stop."""
 
@@ -68,7 +71,8 @@ class OutputProcessor:
             if index == last and output.stop_token_id is not None and not self._params.include_stop:
                 return "".join(pieces), index + 1
             text, hit = self._stops.push(
-                self._detokenizer.push((token_id,)), enabled=self.num_tokens >= self._params.min_tokens
+                self._skip(self._detokenizer.push((token_id,))),
+                enabled=self.num_tokens >= self._params.min_tokens,
             )
             pieces.append(text)
             if hit is not None:
@@ -77,6 +81,14 @@ class OutputProcessor:
 
     def _flush(self) -> str:
         tail, hit = self._stops.push(
-            self._detokenizer.flush(), enabled=self.num_tokens >= self._params.min_tokens
+            self._skip(self._detokenizer.flush()), enabled=self.num_tokens >= self._params.min_tokens
         )
         return tail if hit is not None else tail + self._stops.flush()[0]
+
+    def _skip(self, text: str) -> str:
+        """The text without what is the prompt's."""
+        if not self._num_skipped:
+            return text
+        kept = text[self._num_skipped :]
+        self._num_skipped -= len(text) - len(kept)
+        return kept

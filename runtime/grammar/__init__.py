@@ -1,8 +1,10 @@
-"""Constrained decoding: the interfaces, the compile cache, and the backend for choices. No torch."""
+"""Constrained decoding: the interfaces, the compile cache, backends for choices and prefixes. No torch."""
 
 from ramet.runtime.grammar.backend import CompiledGrammar, GrammarBackend, GrammarMatcher, Vocabulary
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.compiler import GrammarCompiler
+from ramet.runtime.grammar.prefix import PrefixBackend
+from ramet.runtime.grammar.token_table import TokenTable
 
 __all__ = [
     "ChoiceBackend",
@@ -10,5 +12,7 @@ __all__ = [
     "GrammarBackend",
     "GrammarCompiler",
     "GrammarMatcher",
+    "PrefixBackend",
+    "TokenTable",
     "Vocabulary",
 ]

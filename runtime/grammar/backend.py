@@ -35,6 +35,10 @@ class GrammarMatcher(Protocol):
         """A stop token was accepted: nothing more can follow."""
         ...
 
+    def is_unconstrained(self) -> bool:
+        """From here on every token is allowed, now and later: the request needs no matcher any more."""
+        ...
+
     def fork(self) -> "GrammarMatcher":
         """An independent matcher in the same state."""
         ...
@@ -48,6 +52,11 @@ class CompiledGrammar(Protocol):
 
 class GrammarBackend(Protocol):
     """One per tokenizer."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Tags of the GrammarSpec kinds that it can enforce: choice, regex, ..."""
+        ...
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises UnsupportedConstraintError where the spec cannot be enforced whole."""

@@ -6,7 +6,6 @@ found by walking both lists together, byte by byte, as long as both have strings
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramet.runtime.grammar.backend import Vocabulary
+from ramet.runtime.grammar.token_table import AllowedTokens, TokenTable
 from ramet.runtime.protocol import Choice, GrammarSpec, UnsupportedConstraintError
 
 
@@ -26,34 +26,6 @@ class _State:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Allowed:
-    """The tokens allowed in a state, and the non-zero words of their bitmask."""
-
-    token_ids: tuple[int, ...]
-    words: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int32]
-
-
-class TokenTable:
-    """The tokens that spell something, sorted by their bytes. Immutable; one per tokenizer."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        stops = {token_id for token_id in vocabulary.stop_token_ids if 0 <= token_id < vocabulary.vocab_size}
-        self.bytes_of: dict[int, bytes] = {}
-        ids_of: dict[bytes, list[int]] = {}
-        for token_id in range(vocabulary.vocab_size):
-            # A stop token ends the output, whatever it would spell.
-            spelled = None if token_id in stops else vocabulary.token_bytes(token_id)
-            if spelled:
-                self.bytes_of[token_id] = spelled
-                ids_of.setdefault(spelled, []).append(token_id)
-        self.strings = sorted(ids_of)
-        self.ids = [tuple(ids_of[string]) for string in self.strings]
-        self.stop_token_ids = tuple(sorted(stops))
-        self.single_bytes = frozenset(string[0] for string in self.strings if len(string) == 1)
-
-
 class ChoiceBackend:
     """Compiles Choice; every other kind of spec is refused by name."""
 
@@ -61,9 +33,13 @@ class ChoiceBackend:
         self._vocabulary = vocabulary
 
     @cached_property
-    def _tokens(self) -> TokenTable:
-        # On first use: an engine that is never asked for a choice starts without it.
+    def tokens(self) -> TokenTable:
+        """Built on first use: an engine that is never asked for a choice starts without it."""
         return TokenTable(self._vocabulary)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset({"choice"})
 
     def compile(self, spec: GrammarSpec) -> "CompiledChoice":
         """Raises UnsupportedConstraintError: not a Choice, or an option that no sequence of tokens spells."""
@@ -73,11 +49,11 @@ class ChoiceBackend:
                 f"a grammar of kind {kind} cannot be enforced by the choice backend; use Choice",
                 field="grammar",
             )
-        if not self._tokens.stop_token_ids:
+        if not self.tokens.stop_token_ids:
             raise UnsupportedConstraintError(
                 "a choice cannot be enforced: the tokenizer has no stop token to end it with", field="grammar"
             )
-        return CompiledChoice(sorted({_encoded(option) for option in spec.options}), self._tokens)
+        return CompiledChoice(sorted({_encoded(option) for option in spec.options}), self.tokens)
 
 
 class CompiledChoice:
@@ -89,7 +65,7 @@ class CompiledChoice:
     def __init__(self, options: list[bytes], tokens: TokenTable) -> None:
         self._options = options
         self._tokens = tokens
-        self._allowed: dict[_State, _Allowed] = {}
+        self._allowed: dict[_State, AllowedTokens] = {}
         self._dead: frozenset[_State] = frozenset()
         self.start = _State(0, len(options), 0)
         if not set().union(*options) <= tokens.single_bytes:
@@ -113,7 +89,7 @@ class CompiledChoice:
         after = self._state_at(state, self._options[state.first][: state.depth] + spelled)
         return None if after in self._dead else after
 
-    def allowed(self, state: _State) -> _Allowed:
+    def allowed(self, state: _State) -> AllowedTokens:
         """What may follow, stop tokens included."""
         known = self._allowed.get(state)
         if known is None:
@@ -122,7 +98,7 @@ class CompiledChoice:
                 ids = [token_id for token_id in ids if self.after(state, token_id) is not None]
             if self.is_complete(state):
                 ids += self._tokens.stop_token_ids
-            known = _sparse_mask(sorted(ids))
+            known = AllowedTokens.of(ids)
             self._allowed[state] = known
         return known
 
@@ -213,11 +189,11 @@ class ChoiceMatcher:
         return True
 
     def fill_bitmask(self, row: npt.NDArray[np.int32]) -> None:
-        row.fill(0)
         state = self._path[-1]
-        if state is not None:
-            allowed = self._compiled.allowed(state)
-            row[allowed.words] = allowed.values
+        if state is None:
+            row.fill(0)
+        else:
+            self._compiled.allowed(state).fill(row)
 
     def rollback(self, num_tokens: int) -> None:
         if not 0 <= num_tokens < len(self._path):
@@ -238,6 +214,9 @@ class ChoiceMatcher:
     def is_terminated(self) -> bool:
         return self._path[-1] is None
 
+    def is_unconstrained(self) -> bool:
+        return False
+
     def fork(self) -> "ChoiceMatcher":
         return ChoiceMatcher(self._compiled, list(self._path))
 
@@ -250,12 +229,3 @@ def _encoded(option: str) -> bytes:
             f"the choice's option {option[:80]!r} has a lone surrogate, which no token can spell; remove it",
             field="grammar",
         ) from None
-
-
-def _sparse_mask(token_ids: Sequence[int]) -> _Allowed:
-    """token_ids: ascending."""
-    ids = np.array(token_ids, dtype=np.int64)
-    words, starts = np.unique(ids // 32, return_index=True)
-    bits = np.left_shift(np.uint32(1), (ids % 32).astype(np.uint32))
-    values = np.bitwise_or.reduceat(bits, starts) if len(ids) else bits
-    return _Allowed(tuple(token_ids), words, values.astype(np.uint32).view(np.int32))

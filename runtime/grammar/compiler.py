@@ -24,6 +24,10 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._compiled: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        return self._backend.kinds
+
     def __len__(self) -> int:
         return len(self._compiled)
 

@@ -21,7 +21,15 @@ from ramet.runtime.protocol.generation import (
     TokenLogprobs,
     TokenOutput,
 )
-from ramet.runtime.protocol.grammar_spec import Choice, Ebnf, GrammarSpec, JsonSchema, Regex, StructuralTag
+from ramet.runtime.protocol.grammar_spec import (
+    Choice,
+    Ebnf,
+    GrammarSpec,
+    JsonSchema,
+    Prefix,
+    Regex,
+    StructuralTag,
+)
 from ramet.runtime.protocol.sampling_params import SamplingParams
 
 __all__ = [
@@ -35,6 +43,7 @@ __all__ = [
     "JsonSchema",
     "Logprob",
     "ModelLoadError",
+    "Prefix",
     "ProgramTag",
     "PromptTooLongError",
     "RametError",

@@ -1,4 +1,4 @@
-"""What a caller asks the output to conform to: five frozen kinds, one union.
+"""What a caller asks the output to conform to: six frozen kinds, one union.
 
 A spec is data only. Its canonical form (the fields as they stand) is the key of the compile cache.
 """
@@ -53,4 +53,23 @@ class StructuralTag(msgspec.Struct, frozen=True, tag="structural_tag"):
     spec: str
 
 
-GrammarSpec = JsonSchema | Regex | Ebnf | Choice | StructuralTag
+class Prefix(msgspec.Struct, frozen=True, tag="prefix"):
+    """The output first spells ``text``, in any tokenisation, and then ``inner`` (None: anything).
+
+    For token healing: a prompt gives up its last tokens, and ``text`` is what they spelled. A token may spell
+    the end of ``text`` and go on behind it. ``text`` was the prompt's, so the output's text (and the search for
+    stops in it) begins behind it; the output's token ids include the tokens that spell it.
+    """
+
+    text: str
+    inner: JsonSchema | Regex | Ebnf | Choice | StructuralTag | None = None
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise InvalidRequestError(
+                "prefix has an empty text, which requires nothing; give the text, or the inner grammar alone",
+                field="grammar",
+            )
+
+
+GrammarSpec = JsonSchema | Regex | Ebnf | Choice | StructuralTag | Prefix

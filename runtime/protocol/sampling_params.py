@@ -93,7 +93,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for field in ("include_stop", "ignore_eos", "skip_special_tokens"):
             _check_type(field, getattr(self, field), bool, "true or false")
         _check_type(
-            "grammar", self.grammar, GrammarSpec | None, "a JsonSchema, Regex, Ebnf, Choice or StructuralTag"
+            "grammar",
+            self.grammar,
+            GrammarSpec | None,
+            "a JsonSchema, Regex, Ebnf, Choice, StructuralTag or Prefix",
         )
 
     @property

@@ -32,6 +32,9 @@ def commit_tokens(request: Request, token_ids: Sequence[int]) -> Commit:
             if commit.error is not None:
                 commit.finish_reason = FinishReason.ERROR
                 return commit
+            if matcher.is_unconstrained():
+                # Steps without a mask from now on.
+                matcher = request.matcher = None
         may_stop = len(history) - request.num_prompt_tokens >= params.min_tokens
         history.append(token_id)
         commit.token_ids.append(token_id)

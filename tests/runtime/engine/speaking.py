@@ -5,7 +5,7 @@ from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import BuiltEngine, EngineCore
 from ramet.runtime.engine.face import EngineFace
 from ramet.runtime.engine.loop import EngineLoop
-from ramet.runtime.grammar import ChoiceBackend, GrammarCompiler
+from ramet.runtime.grammar import ChoiceBackend, GrammarCompiler, PrefixBackend
 from ramet.runtime.scheduler import Scheduler, SchedulerConfig
 from ramet.runtime.tokenizer import ByteTokenizer
 from tests.runtime.engine.builders import byte_spec
@@ -32,11 +32,13 @@ def build_speaking(config: EngineConfig | None = None, executor: SpeakingExecuto
         ),
         stop_token_ids=tokenizer.stop_token_ids,
     )
+    choices = ChoiceBackend(tokenizer)
+    grammar = GrammarCompiler(PrefixBackend(choices, lambda: choices.tokens))
     core = EngineCore(
         scheduler,
         executor or SpeakingExecutor(),
         tokenizer,
-        GrammarCompiler(ChoiceBackend(tokenizer)),
+        grammar,
         seed=config.seed,
     )
     info = EngineInfo(
@@ -45,6 +47,7 @@ def build_speaking(config: EngineConfig | None = None, executor: SpeakingExecuto
         context_length=context_length,
         kv_tokens=num_pages * page_size,
         page_size=page_size,
+        grammars=tuple(sorted(grammar.kinds)),
     )
     return BuiltEngine(core, info, tokenizer, byte_spec())
 

@@ -11,6 +11,7 @@ from ramet.runtime.protocol import (
     FinishReason,
     InvalidRequestError,
     Logprob,
+    Prefix,
     SamplingParams,
     TextOutput,
     TokenLogprobs,
@@ -169,3 +170,22 @@ def test_increments_concatenate_to_the_same_whole_however_they_are_cut(
         end, start = min(found, default=(len(text), len(text)))
         assert whole.text == text[: end if include_stop else start]
         assert (whole.last.finish_reason is FinishReason.STOP) == bool(found)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("prefix", "script", "stop", "text", "num_tokens"),
+    [
+        ("\n", "\nyes\n", ("\n",), "yes", 5),
+        ("é:", "é:né", (), "né", 6),
+        ("ab", "abbc", ("bb",), "bc", 4),
+        ("abc", "ab", (), "", 2),
+        ("abc", "ab", ("a",), "", 2),
+    ],
+)
+def test_a_prefix_is_the_prompts(
+    prefix: str, script: str, stop: tuple[str, ...], text: str, num_tokens: int, chunk: int
+) -> None:
+    run = play(script.encode(), SamplingParams(stop=stop, grammar=Prefix(prefix)), chunk=chunk)
+    assert run.text == text
+    assert len(run.token_ids) == num_tokens

@@ -16,6 +16,10 @@ class CountingBackend:
         self._backend = ChoiceBackend(ListVocabulary([b"a", b"b", b"c", None], [3]))
         self.compiled: list[GrammarSpec] = []
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        return self._backend.kinds
+
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         self.compiled.append(spec)
         return self._backend.compile(spec)

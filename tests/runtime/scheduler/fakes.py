@@ -237,6 +237,9 @@ class TurnMatcher:
     def forced_tokens(self) -> list[int]:
         return [self.stop_token_id] if len(self.accepted) == self.length else []
 
+    def is_unconstrained(self) -> bool:
+        return False
+
     def is_terminated(self) -> bool:
         return bool(self.accepted) and self.accepted[-1] == self.stop_token_id
 

@@ -57,6 +57,21 @@ def test_the_end_of_the_grammar_is_a_stop() -> None:
     assert (commit.token_ids, commit.finish_reason, commit.stop_token_id) == ([3, 9], FinishReason.STOP, None)
 
 
+class FreeAfterOne(TurnMatcher):
+    """Its first token is constrained, and nothing behind it."""
+
+    def is_unconstrained(self) -> bool:
+        return bool(self.accepted)
+
+
+def test_a_matcher_that_constrains_nothing_any_more_is_dropped() -> None:
+    request = _request(matcher=FreeAfterOne(40, 9, length=10))
+    assert commit_tokens(request, [4]).finish_reason is FinishReason.ERROR
+    assert commit_tokens(request, [3, 5]).token_ids == [3, 5]
+    assert request.matcher is None
+    assert commit_tokens(request, [5, EOS]).finish_reason is FinishReason.STOP
+
+
 def test_a_token_against_the_grammar_ends_the_request_before_it() -> None:
     request = _request(matcher=TurnMatcher(40, 9, length=5))
     commit = commit_tokens(request, [3, 5])
