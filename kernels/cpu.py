@@ -14,6 +14,8 @@ from torch import Tensor
 
 _LOOP_ELEMENTS = 32
 """A vectorised loop of torch takes two vectors of at most 512 bits at a time."""
+_USUAL_THREADS = 4
+"""Up to so many threads a row has the same bits, whatever their number."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -47,7 +49,7 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
 def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
     """reference.gated_activation for fp32 tensors."""
     gate, up = gate_up.chunk(2, -1)
-    whole_loops = _ends_on_whole_loops(gate.shape[-1], torch.get_num_threads())
+    whole_loops = _ends_on_whole_loops(gate.shape[-1], max(_USUAL_THREADS, torch.get_num_threads()))
     if kind == "silu":
         activated = torch.nn.functional.silu(gate) if whole_loops else _silu(gate)
     elif kind == "gelu_tanh":

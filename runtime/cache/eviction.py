@@ -60,6 +60,11 @@ class EvictionQueue:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int, RadixNode]] = []
         self._num_pushes = 0
+        self._num_gone = 0
+
+    def __len__(self) -> int:
+        """Entries, stale ones included."""
+        return len(self._heap)
 
     def push(self, node: RadixNode) -> None:
         """Queue a node that is, or may be, an unlocked leaf; nothing happens where it is queued already."""
@@ -69,12 +74,28 @@ class EvictionQueue:
             self._num_pushes += 1
             heapq.heappush(self._heap, (node.priority, node.last_access, self._num_pushes, node))
 
+    def drop(self, node: RadixNode) -> None:
+        """``node`` left the tree otherwise than by ``pop``. O(1) on average.
+
+        Its entry comes up with the next evictions, and where there are none the entries of nodes that left are
+        swept once they are more than the others.
+        """
+        if node.is_queued:
+            self._num_gone += 1
+            if self._num_gone > len(self._heap) // 2:
+                self._heap = [entry for entry in self._heap if entry[3].parent is not None]
+                heapq.heapify(self._heap)
+                self._num_gone = 0
+
     def pop(self) -> RadixNode | None:
         """The unlocked leaf to evict next; None where there is none."""
         while self._heap:
             priority, last_access, _, node = heapq.heappop(self._heap)
             node.is_queued = False
-            if node.parent is None or node.lock_count > 0 or node.children:
+            if node.parent is None:
+                self._num_gone -= 1
+                continue
+            if node.lock_count > 0 or node.children:
                 continue
             if priority != node.priority or last_access != node.last_access:
                 self.push(node)

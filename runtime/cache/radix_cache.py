@@ -460,6 +460,7 @@ class RadixCache:
         assert not node.children
         del parent.children[self._key(node.token_ids, 0)]
         node.parent = None
+        self._queue.drop(node)
         self._allocator.free(node.pages)
         self._num_nodes -= 1
         self._num_cached_pages -= len(node.pages)

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,7 +14,14 @@ from typing import Any, Protocol, TypeVar
 from ramet.runtime.engine.client import EngineInfo, EngineStats, OutputSink
 from ramet.runtime.engine.sinks import SinkTable
 from ramet.runtime.engine.threads import EngineThread
-from ramet.runtime.protocol import EngineDeadError, GenerateInput, InvalidRequestError, TextOutput
+from ramet.runtime.protocol import (
+    EngineDeadError,
+    GenerateInput,
+    InvalidRequestError,
+    RametError,
+    RequestFailedError,
+    TextOutput,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -136,24 +144,28 @@ class EngineLoop:
 
     def _run(self, core: Core) -> None:
         desk = _Desk(core)
+        # A message stays here until it has been dealt with, so that none is lost when the loop ends.
+        taken: deque[_Message] = deque()
         death = EngineDeadError("the engine was closed; create a new one")
         try:
-            self._serve(core, desk)
+            self._serve(core, desk, taken)
         except BaseException as cause:
             logger.exception("the engine failed")
             death = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
             death.__cause__ = cause
         with self._lock:
             self._death = death
-        desk.end(death, self._take_all())
+        desk.end(death, [*taken, *self._take_all()])
 
-    def _serve(self, core: Core, desk: "_Desk") -> None:
+    def _serve(self, core: Core, desk: "_Desk", taken: deque[_Message]) -> None:
         unchecked = False
         while True:
-            for message in self._take(core.has_work(), unchecked):
-                if isinstance(message, _Close):
+            taken.extend(self._take(core.has_work(), unchecked))
+            while taken:
+                if isinstance(taken[0], _Close):
                     return
-                desk.handle(message)
+                desk.handle(taken[0])
+                taken.popleft()
             if core.has_work():
                 desk.deliver(core.step())
                 unchecked = True
@@ -208,12 +220,13 @@ class _Desk:
                         field="request_id",
                     )
                 self._core.add(request)
-            except InvalidRequestError as error:
+            except Exception as error:
+                # Whatever a grammar or a pattern makes of what it was given, it is this submission's failure.
                 # No step has run in between: the earlier ones of the batch leave without a trace.
                 for earlier in inputs[:position]:
                     self._waiting.forget(earlier.request_id)
                     self._core.abort(earlier.request_id)
-                sink.fail(error, request.request_id)
+                sink.fail(_refusal(error), request.request_id)
                 return
             self._waiting.add(request.request_id, sink)
 
@@ -231,3 +244,11 @@ class _Desk:
                 case _Call(_, future):
                     if future.set_running_or_notify_cancel():
                         future.set_exception(death)
+
+
+def _refusal(error: Exception) -> RametError:
+    """Why a request was not taken in, in ramet's terms."""
+    if isinstance(error, RametError):
+        return error
+    logger.error("a request could not be taken in", exc_info=error)
+    return RequestFailedError(f"the request could not be taken in: {type(error).__name__}: {error}")

@@ -36,7 +36,7 @@ from ramet.runtime.engine.messages import (
 )
 from ramet.runtime.engine.threads import EngineThread
 from ramet.runtime.env import bound_openmp_spinning, environment
-from ramet.runtime.protocol import EngineDeadError, RametError, TextOutput
+from ramet.runtime.protocol import EngineDeadError, InvalidRequestError, RametError, TextOutput
 from ramet.runtime.tokenizer import TokenizerSpec
 
 PARENT_CHECK_SECONDS = 1.0
@@ -134,7 +134,12 @@ def serve(loop: EngineLoop, requests: "zmq.Socket[bytes]", replies: Replies) -> 
     """Hands the parent's messages to the loop until Close; returns too when the loop is dead."""
     decoder = msgspec.msgpack.Decoder(ToEngine)
     while True:
-        message: ToEngine = decoder.decode(requests.recv())
+        frame = requests.recv()
+        try:
+            message: ToEngine = decoder.decode(frame)
+        except msgspec.ValidationError as error:
+            _refuse_unread(frame, error, replies)
+            continue
         try:
             match message:
                 case Submit(inputs):
@@ -148,6 +153,24 @@ def serve(loop: EngineLoop, requests: "zmq.Socket[bytes]", replies: Replies) -> 
         except EngineDeadError as death:
             replies.fail(death)
             return
+
+
+class _Named(msgspec.Struct, frozen=True):
+    request_id: str
+
+
+class _UnreadSubmit(msgspec.Struct, frozen=True, tag="Submit"):
+    inputs: list[_Named]
+
+
+def _refuse_unread(frame: bytes, error: msgspec.ValidationError, replies: Replies) -> None:
+    """A submission that the parent took and this process does not: its requests are refused, the others go on.
+
+    Raises:
+        msgspec.ValidationError: it is no submission at all.
+    """
+    unread = msgspec.msgpack.decode(frame, type=_UnreadSubmit)
+    replies.fail(InvalidRequestError(f"the engine refused the request: {error}"), unread.inputs[0].request_id)
 
 
 def _call(loop: EngineLoop, call_id: int, name: CallName, replies: Replies) -> None:

@@ -143,3 +143,16 @@ def test_no_tokens_or_few_tokens(num_tokens: int, width: int, seed: int) -> None
             atol=2e-6,
         )
         assert kernels.gated_activation(gate_up[:0], kind).shape == (0, width)
+
+
+@pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("width", [48, 96, 1536, 2048])
+def test_gated_activation_has_the_same_bits_with_one_thread_and_with_four(kind: str, width: int) -> None:
+    gate_up = random(70, 2 * width)
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2, 3, 4):
+        torch.set_num_threads(threads)
+        results.append(kernels.gated_activation(gate_up, kind))
+    torch.set_num_threads(before)
+    assert all(torch.equal(result, results[0]) for result in results)

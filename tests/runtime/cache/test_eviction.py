@@ -1,9 +1,12 @@
 """Eviction: the order of the policies, and the queue that must keep it without scanning."""
 
+import gc
+
 import pytest
 
 from ramet.runtime.cache import (
     EvictionPolicy,
+    KvState,
     LfuEviction,
     LruEviction,
     PageAllocator,
@@ -141,3 +144,17 @@ def test_eviction_looks_at_few_nodes_however_large_the_tree(policy: EvictionPoli
     for _ in range(100):
         assert cache.evict(1) == 1
     assert counting.num_questions == before
+
+
+def test_failed_requests_leave_nothing_behind_in_a_tree_that_never_evicts() -> None:
+    cache = _cache(8)
+    _insert(cache, [0])
+    for token in range(1, 500):
+        pages = cache.allocator.allocate(2)
+        assert pages is not None
+        cache.insert([token, 0], pages, state=KvState.PENDING)
+        assert cache.discard_pending() == 2
+    cache.check_integrity()
+    kept = [item for item in gc.get_objects() if type(item) is RadixNode and item.token_ids[1:] == [0]]
+    assert len(kept) <= 3
+    assert cache.evict(8) == 1

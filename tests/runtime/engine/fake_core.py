@@ -23,6 +23,8 @@ class CountingCore:
         self.aborted: list[str] = []
         self.failure: BaseException | None = None
         """Raised by the next step."""
+        self.add_failure: Exception | None = None
+        """Raised by the next additions."""
         self.gate = threading.Event()
         """A step waits for it."""
         self.gate.set()
@@ -30,6 +32,8 @@ class CountingCore:
         self.checked = threading.Event()
 
     def add(self, request: GenerateInput) -> None:
+        if self.add_failure is not None:
+            raise self.add_failure
         if request.token_ids[0] == 13:
             raise InvalidRequestError("13 is refused", field="prompts")
         self.running[request.request_id] = (request, 0)

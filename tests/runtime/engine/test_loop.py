@@ -7,7 +7,13 @@ import pytest
 
 from ramet.runtime.engine.loop import EngineLoop
 from ramet.runtime.engine.sinks import Failure, ThreadSink
-from ramet.runtime.protocol import EngineDeadError, FinishReason, InvalidRequestError, TextOutput
+from ramet.runtime.protocol import (
+    EngineDeadError,
+    FinishReason,
+    InvalidRequestError,
+    RequestFailedError,
+    TextOutput,
+)
 from tests.runtime.engine.fake_core import INFO, CountingCore, request
 
 
@@ -51,6 +57,22 @@ def test_a_batch_with_a_refused_request_leaves_nothing_running(loop: EngineLoop,
     assert isinstance(failure.error, InvalidRequestError)
     assert loop.stats().running_requests == 0
     assert core.aborted == ["a"]
+
+
+def test_an_error_that_nobody_foresaw_fails_its_submission_only(
+    loop: EngineLoop, core: CountingCore, caplog: pytest.LogCaptureFixture
+) -> None:
+    core.add_failure = OverflowError("the grammar is too deep")
+    sink = ThreadSink()
+    loop.submit([request("a")], sink)
+    failure = sink.get()
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.error, RequestFailedError)
+    assert "OverflowError: the grammar is too deep" in str(failure.error)
+    assert "could not be taken in" in caplog.text
+    core.add_failure = None
+    loop.submit([request("a")], sink)
+    assert drain(sink)[-1].finish_reason is FinishReason.LENGTH
 
 
 def test_an_id_in_use_is_refused(loop: EngineLoop, core: CountingCore) -> None:

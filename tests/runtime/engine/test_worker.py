@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -42,7 +43,7 @@ class Parent:
         self._thread = threading.Thread(target=serve, args=(self.loop, child_in, Replies(child_out)))
         self._thread.start()
 
-    def send(self, message: ToEngine) -> None:
+    def send(self, message: ToEngine | dict[str, Any]) -> None:
         self._to_child.send(msgspec.msgpack.encode(message))
 
     def receive(self) -> FromEngine:
@@ -122,3 +123,18 @@ def test_a_builder_is_found_by_its_name() -> None:
     assert load_builder("tests.runtime.engine.builders:counting") is builders.counting
     with pytest.raises(ModuleNotFoundError):
         load_builder("no.such.module:f")
+
+
+def test_a_submission_that_only_the_parent_accepts_is_refused_and_the_others_go_on(parent: Parent) -> None:
+    wrong = msgspec.to_builtins(Submit([request("a"), request("b")]))
+    wrong["inputs"][1]["params"]["stop_regex"] = ["("]
+    parent.send(wrong)
+    refused = parent.receive()
+    assert isinstance(refused, Refused)
+    assert (refused.request_id, refused.error.kind) == ("a", "InvalidRequestError")
+    assert "stop_regex" in refused.error.message
+    parent.send(Submit([request("c", 1)]))
+    answer = parent.receive()
+    assert isinstance(answer, Outputs)
+    assert answer.outputs[0].finish_reason is FinishReason.LENGTH
+    parent.send(Close())
