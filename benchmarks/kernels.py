@@ -11,7 +11,8 @@ table shows medians. Only ratios within one run compare anything.
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,9 @@ LINEARS = {
 }
 """[out_features, in_features]."""
 
+MAX_HEAD_ROWS = 32
+"""Logits are wanted of the last tokens only."""
+
 RAMET, ORACLE, FP32, INT_MM, LIMIT = "ramet", "oracle", "torch fp32", "torch._int_mm", "memory limit"
 
 Layers = Callable[[], object]
@@ -51,6 +55,13 @@ class Case:
     systems: dict[str, Layers]
     calls: int
     num_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCase(Case):
+    """A case with the calls of each of its layers."""
+
+    by_layer: dict[str, list[Callable[[], object]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,40 +91,60 @@ def cases(rows: Sequence[int], num_layers: int, seed: int) -> Iterator[Case]:
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    for name, shape in LINEARS.items():
-        yield from _linear_cases(name, shape, rows, num_layers, random)
-    yield from _linear_cases("head", (VOCABULARY, HIDDEN), [n for n in rows if n <= 32], 1, random)
+    linears = {name: _Linears.random(shape, num_layers, random) for name, shape in LINEARS.items()}
+    for count in rows:
+        each = [linear.case(f"{name}, {count} rows", count, random) for name, linear in linears.items()]
+        yield from each
+        yield _one_after_another(f"a layer's linears, {count} rows", each)
+    head = _Linears.random((VOCABULARY, HIDDEN), 1, random)
+    for count in rows:
+        if count <= MAX_HEAD_ROWS:
+            yield head.case(f"head, {count} rows", count, random)
     for count in rows:
         yield from _elementwise_cases(count, num_layers, random)
     for attention_shape in ATTENTION_SHAPES:
         yield _attention_case(attention_shape, num_layers, random)
 
 
-def _linear_cases(
-    name: str, shape: tuple[int, int], rows: Sequence[int], num_layers: int, random: Callable[..., Tensor]
-) -> Iterator[Case]:
-    quantized = [kernels.quantize_rows_int8(random(*shape)) for _ in range(num_layers)]
-    prepared = [(kernels.prepare_int8_weight(*pair), pair[1]) for pair in quantized]
-    floats = [random(*shape) for _ in range(num_layers)]
-    for count in rows:
-        x = random(count, shape[1])
-        yield _linear_case(f"{name}, {count} rows", x, quantized, prepared, floats)
+@dataclass(frozen=True, slots=True)
+class _Linears:
+    """One weight a layer, in every form that is timed."""
+
+    quantized: list[tuple[Tensor, Tensor]]
+    prepared: list[tuple[kernels.Int8Weight | Tensor, Tensor]]
+    floats: list[Tensor]
+
+    @classmethod
+    def random(cls, shape: tuple[int, int], num_layers: int, random: Callable[..., Tensor]) -> "_Linears":
+        quantized = [kernels.quantize_rows_int8(random(*shape)) for _ in range(num_layers)]
+        prepared = [(kernels.prepare_int8_weight(weight, scale), scale) for weight, scale in quantized]
+        return cls(quantized, prepared, [random(*shape) for _ in range(num_layers)])
+
+    def case(self, name: str, count: int, random: Callable[..., Tensor]) -> "LinearCase":
+        x = random(count, self.floats[0].shape[1])
+        q = kernels.quantize_rows_int8(x)[0]
+        by_layer: dict[str, list[Callable[[], object]]] = {
+            RAMET: [partial(kernels.linear_int8, x, weight, scale) for weight, scale in self.prepared],
+            INT_MM: [partial(torch._int_mm, q, weight.t()) for weight, _ in self.quantized],
+            FP32: [partial(functional.linear, x, weight) for weight in self.floats],
+        }
+        systems = {system: _all_of(calls) for system, calls in by_layer.items()}
+        return LinearCase(name, systems, len(self.floats), self.floats[0].numel(), by_layer)
 
 
-def _linear_case(
-    name: str,
-    x: Tensor,
-    quantized: list[tuple[Tensor, Tensor]],
-    prepared: list[tuple[kernels.Int8Weight | Tensor, Tensor]],
-    floats: list[Tensor],
-) -> Case:
-    q = kernels.quantize_rows_int8(x)[0]
-    systems: dict[str, Layers] = {
-        RAMET: lambda: [kernels.linear_int8(x, weight, scale) for weight, scale in prepared],
-        INT_MM: lambda: [torch._int_mm(q, weight.t()) for weight, _ in quantized],
-        FP32: lambda: [functional.linear(x, weight) for weight in floats],
+def _one_after_another(name: str, each: Sequence["LinearCase"]) -> Case:
+    """All linears of layer 0, then all of layer 1, and so on: together they do not fit into any cache."""
+    systems = {
+        system: _all_of(
+            [call for layer in zip(*(case.by_layer[system] for case in each), strict=True) for call in layer]
+        )
+        for system in each[0].systems
     }
-    return Case(name, systems, len(floats), floats[0].numel())
+    return Case(name, systems, each[0].calls, sum(case.num_bytes or 0 for case in each))
+
+
+def _all_of(calls: Sequence[Callable[[], object]]) -> Layers:
+    return lambda: [call() for call in calls]
 
 
 def _elementwise_cases(count: int, num_layers: int, random: Callable[..., Tensor]) -> Iterator[Case]:
@@ -138,12 +169,8 @@ def _elementwise_cases(count: int, num_layers: int, random: Callable[..., Tensor
         },
     }
     for name, systems in calls.items():
-        repeated = {system: _repeated(call, num_layers) for system, call in systems.items()}
+        repeated = {system: _all_of([call] * num_layers) for system, call in systems.items()}
         yield Case(f"{name}, {count} rows", repeated, num_layers)
-
-
-def _repeated(call: Callable[[], object], count: int) -> Layers:
-    return lambda: [call() for _ in range(count)]
 
 
 def _attention_case(shape: AttentionShape, num_layers: int, random: Callable[..., Tensor]) -> Case:
