@@ -1,8 +1,10 @@
 """SamplingParams: how one request is sampled and when it stops."""
 
 import math
+import numbers
 import re
 from types import UnionType
+from typing import Any
 
 import msgspec
 
@@ -13,11 +15,38 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_TOP_LOGPROBS = 100
 MAX_N = 1024
+MAX_REGEX_NESTING = 100
+"""Groups inside of groups. ``re`` compiles by recursion: how deep it gets depends on the stack that it is
+called from, and the engine, which checks again, must never refuse what its client took."""
 GREEDY_TEMPERATURE = 1e-5
+
+_INT_FIELDS = (
+    "max_tokens",
+    "min_tokens",
+    "top_k",
+    "seed",
+    "n",
+    "logprobs",
+    "prompt_logprobs",
+    "prompt_logprobs_start",
+)
+_OPTIONAL_FIELDS = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
+_FLOAT_FIELDS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+_STOP_FIELDS = ("stop", "stop_token_ids", "stop_regex")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Frozen, validated on construction, and handed on whole from the caller to the sampler.
+
+    Numbers of other libraries (numpy's) are turned into Python's. For the three stop fields a list, or a single
+    entry, is taken for a tuple.
 
     Raises:
         InvalidRequestError: a value is out of range; the message names the field, the value and the range.
@@ -61,6 +90,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grammar: GrammarSpec | None = None
 
     def __post_init__(self) -> None:
+        self._normalise()
         _check_int("max_tokens", self.max_tokens, 1, None)
         _check_int("min_tokens", self.min_tokens, 0, None)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -76,8 +106,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "logit_bias", self.logit_bias, dict | None, "a dict of token id to a number from -100 to 100"
         )
         for token_id, bias in (self.logit_bias or {}).items():
-            _check_int("logit_bias", token_id, 0, None)
-            _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+            _check_int("logit_bias key", token_id, 0, None, field="logit_bias")
+            _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0, field="logit_bias")
         _check_int("seed", self.seed, -(2**63), 2**63 - 1)
         _check_int("n", self.n, 1, MAX_N)
         _check_int("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
@@ -87,7 +117,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check_stops("stop_regex", self.stop_regex)
         for pattern in self.stop_regex:
             _check_pattern(pattern)
-        _check_type("stop_token_ids", self.stop_token_ids, tuple, "a tuple of token ids")
+        _check_type("stop_token_ids", self.stop_token_ids, tuple, "a tuple or list of token ids")
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, None)
         for field in ("include_stop", "ignore_eos", "skip_special_tokens"):
@@ -99,6 +129,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "a JsonSchema, Regex, Ebnf, Choice, StructuralTag or Prefix",
         )
 
+    def _normalise(self) -> None:
+        for fields, plain in (
+            (_INT_FIELDS, _plain_int),
+            (_FLOAT_FIELDS, _plain_float),
+            (_STOP_FIELDS, _plain_stops),
+        ):
+            for field in fields:
+                value = getattr(self, field)
+                if (other := plain(value)) is not value:
+                    msgspec.structs.force_setattr(self, field, other)
+        if isinstance(self.logit_bias, dict):
+            biases = {_plain_int(key): _plain_float(bias) for key, bias in self.logit_bias.items()}
+            msgspec.structs.force_setattr(self, "logit_bias", biases)
+
     @property
     def is_greedy(self) -> bool:
         return self.temperature < GREEDY_TEMPERATURE
@@ -108,10 +152,34 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
 
 
-def _fail(field: str, value: object, expected: str) -> None:
+def _plain_int(value: Any) -> Any:
+    """An int where ``value`` is an integer of any kind; anything else as it is."""
+    if type(value) in (int, bool) or not isinstance(value, numbers.Integral):
+        return value
+    return int(value)
+
+
+def _plain_float(value: Any) -> Any:
+    """A float or int where ``value`` is a real number of any kind; anything else as it is."""
+    if type(value) in (int, float, bool) or not isinstance(value, numbers.Real):
+        return value
+    return float(value)
+
+
+def _plain_stops(value: Any) -> Any:
+    """A tuple where ``value`` is a list or one entry; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return tuple(_plain_int(item) for item in value)
+    if type(value) is not bool and isinstance(value, str | numbers.Integral):
+        return (_plain_int(value),)
+    return value
+
+
+def _fail(name: str, value: object, expected: str, *, field: str | None = None) -> None:
+    """``field``: the parameter's name, where ``name`` says more than that."""
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    raise InvalidRequestError(f"{field} is {shown}; it must be {expected}", field=field)
+    raise InvalidRequestError(f"{name} is {shown}; it must be {expected}", field=field or name)
 
 
 def _check_type(field: str, value: object, kind: type | UnionType, expected: str) -> None:
@@ -119,27 +187,29 @@ def _check_type(field: str, value: object, kind: type | UnionType, expected: str
         _fail(field, value, expected)
 
 
-def _check_int(field: str, value: object, low: int, high: int | None) -> None:
-    if value is None:
+def _check_int(name: str, value: object, low: int, high: int | None, *, field: str | None = None) -> None:
+    if value is None and name in _OPTIONAL_FIELDS:
         return
     bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if not is_int or value < low or (high is not None and value > high):  # type: ignore[operator]
-        _fail(field, value, bounds)
+        _fail(name, value, bounds, field=field)
 
 
-def _check_float(field: str, value: object, low: float, high: float, *, above: bool = False) -> None:
+def _check_float(
+    name: str, value: object, low: float, high: float, *, above: bool = False, field: str | None = None
+) -> None:
     bounds = f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        _fail(field, value, bounds)
+        _fail(name, value, bounds, field=field)
         return
     if value < low or value > high or (above and value == low):
-        _fail(field, value, bounds)
+        _fail(name, value, bounds, field=field)
 
 
 def _check_stops(field: str, stops: object) -> None:
     if not isinstance(stops, tuple) or not all(isinstance(stop, str) for stop in stops):
-        _fail(field, stops, "a tuple of strings")
+        _fail(field, stops, "a tuple or list of strings")
         return
     if len(stops) > MAX_STOPS:
         _fail(field, f"{len(stops)} entries", f"at most {MAX_STOPS} entries")
@@ -149,6 +219,8 @@ def _check_stops(field: str, stops: object) -> None:
 
 
 def _check_pattern(pattern: str) -> None:
+    if (depth := _nesting(pattern)) > MAX_REGEX_NESTING:
+        _fail("stop_regex", f"{depth} groups inside of one another", f"at most {MAX_REGEX_NESTING} deep")
     try:
         compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -157,3 +229,12 @@ def _check_pattern(pattern: str) -> None:
         ) from None
     if compiled.match("") is not None:
         _fail("stop_regex", pattern, "a pattern that does not match the empty string")
+
+
+def _nesting(pattern: str) -> int:
+    """How deep the groups of a pattern are nested (a bracket that stands for itself in a set counts too)."""
+    depth = deepest = 0
+    for bracket in re.findall(r"\\.|[()]", pattern, re.DOTALL):
+        depth += (bracket == "(") - (bracket == ")")
+        deepest = max(deepest, depth)
+    return deepest

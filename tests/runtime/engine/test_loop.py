@@ -205,3 +205,24 @@ def test_many_threads_submit_and_abort_at_once(loop: EngineLoop) -> None:
         thread.join()
     assert len(done) == 400
     assert loop.stats().running_requests == 0
+
+
+def test_what_is_sent_with_or_behind_the_close_is_answered(core: CountingCore) -> None:
+    core.gate.clear()
+    loop = EngineLoop(core, INFO)
+    first, second = ThreadSink(), ThreadSink()
+    loop.submit([request("a")], first)
+    # The step holds the loop up, so it takes all of these at once.
+    closer = threading.Thread(target=loop.close)
+    closer.start()
+    while loop._inbox.empty():
+        closer.join(0.001)
+    loop.submit([request("b")], second)
+    late = loop.post(lambda core: core.stats())
+    core.gate.set()
+    closer.join()
+    delivery = second.get()
+    assert isinstance(delivery, Failure)
+    assert isinstance(delivery.error, EngineDeadError)
+    with pytest.raises(EngineDeadError, match="closed"):
+        late.result(10)

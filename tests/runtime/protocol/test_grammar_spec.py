@@ -1,5 +1,8 @@
 """Grammar specs are data: hashable, serialisable, and refuse what can mean nothing."""
 
+import re
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -47,3 +50,37 @@ def test_schema_keeps_the_order_of_its_keys() -> None:
 def test_prefix_requires_something() -> None:
     with pytest.raises(InvalidRequestError, match="prefix has an empty text"):
         Prefix("")
+
+
+def test_choice_takes_a_list() -> None:
+    options: Any = ["yes", "no"]
+    assert Choice(options) == Choice(("yes", "no"))
+    assert hash(Choice(options)) == hash(Choice(("yes", "no")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (JsonSchema, {"type": "object"}),
+        (Regex, None),
+        (Regex, re.compile("a")),
+        (Ebnf, b"root"),
+        (Choice, "yes"),
+        (Choice, None),
+        (Choice, {"yes", "no"}),
+        (Choice, ("yes", 1)),
+        (Choice, ["yes", ["no"]]),
+        (StructuralTag, {}),
+        (Prefix, None),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_refused(kind: Any, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="it must be") as caught:
+        kind(value)
+    assert caught.value.field == "grammar"
+
+
+def test_the_inner_grammar_of_a_prefix_is_one() -> None:
+    inner: Any = "yes"
+    with pytest.raises(InvalidRequestError, match="inner is 'yes'"):
+        Prefix("a", inner)

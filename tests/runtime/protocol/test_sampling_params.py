@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import msgspec
+import numpy
 import pytest
 
 from ramet.runtime.protocol import Choice, InvalidRequestError, JsonSchema, SamplingParams
@@ -43,17 +44,28 @@ BAD: list[tuple[str, Any]] = [
     ("prompt_logprobs", -1),
     ("prompt_logprobs_start", -1),
     ("stop", ("",)),
-    ("stop", "END"),
-    ("stop", ["END"]),
+    ("stop", ""),
+    ("stop", None),
+    ("stop", {"END"}),
     ("stop", (3,)),
     ("stop", ("x" * 1025,)),
     ("stop", ("x",) * 65),
     ("stop_regex", ("",)),
     ("stop_regex", ("a*",)),
     ("stop_regex", ("(",)),
+    ("stop_regex", ("(?:" * 101 + "a" + ")" * 101,)),
     ("stop_token_ids", (-1,)),
     ("stop_token_ids", (1.0,)),
-    ("stop_token_ids", [1]),
+    ("stop_token_ids", {1}),
+    ("stop_token_ids", True),
+    ("min_tokens", None),
+    ("temperature", None),
+    ("top_k", None),
+    ("n", None),
+    ("prompt_logprobs_start", None),
+    ("max_tokens", numpy.float64(3)),
+    ("max_tokens", numpy.True_),
+    ("temperature", numpy.float32("nan")),
     ("logit_bias", {-1: 1.0}),
     ("logit_bias", {1: 101.0}),
     ("logit_bias", {1: math.nan}),
@@ -133,3 +145,42 @@ def test_has_penalties() -> None:
     assert SamplingParams(repetition_penalty=1.1).has_penalties
     assert SamplingParams(frequency_penalty=-0.1).has_penalties
     assert SamplingParams(presence_penalty=0.1).has_penalties
+
+
+def test_nested_groups_are_taken_up_to_a_depth_that_any_stack_has_room_for() -> None:
+    pattern = "(?:" * 100 + r"a\(" + ")" * 100
+    assert SamplingParams(stop_regex=(pattern,)).stop_regex == (pattern,)
+    with pytest.raises(InvalidRequestError, match="101 groups"):
+        SamplingParams(stop_regex=(f"({pattern})",))
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    given: dict[str, Any] = {
+        "max_tokens": numpy.int64(3),
+        "temperature": numpy.float64(0.5),
+        "top_p": numpy.float32(0.5),
+        "seed": numpy.uint8(7),
+        "stop_token_ids": (numpy.int32(2),),
+        "logit_bias": {numpy.int64(5): numpy.float32(1.5)},
+    }
+    params = SamplingParams(**given)
+    assert params == SamplingParams(
+        max_tokens=3, temperature=0.5, top_p=0.5, seed=7, stop_token_ids=(2,), logit_bias={5: 1.5}
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("stop", "END", ("END",)),
+        ("stop", ["END", "."], ("END", ".")),
+        ("stop_regex", "a+", ("a+",)),
+        ("stop_token_ids", 2, (2,)),
+        ("stop_token_ids", [2, 3], (2, 3)),
+    ],
+)
+def test_a_list_or_a_single_stop_is_taken_for_a_tuple(
+    field: str, value: Any, expected: tuple[Any, ...]
+) -> None:
+    assert getattr(SamplingParams(**{field: value}), field) == expected
