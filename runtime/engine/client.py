@@ -3,12 +3,13 @@
 Nothing here, and nothing that is imported from here, needs torch.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from ramet.runtime.protocol import GenerateInput, RametError, TextOutput
+from ramet.runtime.protocol import EngineDeadError, GenerateInput, RametError, TextOutput
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,27 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
+class HomeProcess:
+    """The process that made an engine's client. Threads and sockets do not follow into a fork of it, where a
+    request would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raises EngineDeadError in a fork."""
+        if not self.is_here:
+            raise EngineDeadError(
+                f"this engine belongs to process {self._pid}, of which this one ({os.getpid()}) is a fork; "
+                "create an engine here, or start processes with multiprocessing's spawn"
+            )
+
+
 class OutputSink(Protocol):
     """Where the outputs of a submission go. Called from the engine's thread: it must not block."""
 
@@ -97,7 +119,7 @@ class EngineClient(Protocol):
         then ends with exactly one TextOutput that has a finish reason, or by ``sink.fail``.
 
         Raises:
-            EngineDeadError: the engine is closed or gone.
+            EngineDeadError: the engine is closed or gone, or this is a fork of its process.
         """
         ...
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from ramet.runtime.engine.client import EngineInfo, EngineStats, OutputSink
+from ramet.runtime.engine.client import EngineInfo, EngineStats, HomeProcess, OutputSink
 from ramet.runtime.engine.sinks import SinkTable
 from ramet.runtime.engine.threads import EngineThread
 from ramet.runtime.protocol import (
@@ -90,6 +90,7 @@ class EngineLoop:
     def __init__(self, core: Core, info: EngineInfo, thread: EngineThread | None = None) -> None:
         """``thread``: the one that built the core; None: a new one."""
         self._info = info
+        self._home = HomeProcess()
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         # Reentrant: the garbage collector may abort an abandoned stream's request while this thread is in here.
         self._lock = threading.RLock()
@@ -130,12 +131,15 @@ class EngineLoop:
         self.call(lambda core: core.check_integrity())
 
     def close(self) -> None:
+        if not self._home.is_here:
+            return
         with contextlib.suppress(EngineDeadError):
             self._send(_Close())
         # The garbage collector may close an engine from the engine's own thread.
         self._thread.join(CLOSE_SECONDS)
 
     def _send(self, message: _Message) -> None:
+        self._home.check()
         # Under the lock a message is either put before the loop's last look at its inbox, or refused.
         with self._lock:
             if self._death is not None:

@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from ramet.runtime.engine.child import EngineChild
-from ramet.runtime.engine.client import EngineInfo, EngineStats, OutputSink
+from ramet.runtime.engine.client import EngineInfo, EngineStats, HomeProcess, OutputSink
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.messages import (
     Abort,
@@ -63,6 +63,7 @@ class RemoteClient:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
+        self._home = HomeProcess()
         # Reentrant: the garbage collector may abort an abandoned stream's request while this thread is in here.
         self._lock = threading.RLock()
         self._waiting = SinkTable()
@@ -99,6 +100,7 @@ class RemoteClient:
         return self._started.info
 
     def submit(self, inputs: Sequence[GenerateInput], sink: OutputSink) -> None:
+        self._home.check()
         message = self._encoder.encode(Submit(list(inputs)))
         with self._lock:
             self._check_alive()
@@ -112,6 +114,8 @@ class RemoteClient:
             self._post(message)
 
     def abort(self, request_ids: Sequence[str]) -> None:
+        if not self._home.is_here:
+            return
         with self._lock:
             running = [key for key in request_ids if key in self._waiting]
             if running and self._death is None:
@@ -127,6 +131,8 @@ class RemoteClient:
         self._call("check_integrity", type(None))
 
     def close(self) -> None:
+        if not self._home.is_here:
+            return
         with self._lock:
             if self._death is None:
                 self._die(EngineDeadError("the engine was closed; create a new one"))
@@ -136,6 +142,7 @@ class RemoteClient:
             self._thread.join(CLOSE_SECONDS)
 
     def _call(self, name: CallName, kind: type[T]) -> T:
+        self._home.check()
         future: Future[bytes] = Future()
         with self._lock:
             self._check_alive()

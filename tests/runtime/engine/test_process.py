@@ -310,3 +310,34 @@ def test_a_finish_reason_survives_the_journey(engine: EngineProcess) -> None:
     output = engine.generate("x", max_tokens=1)
     assert output.finish_reason is FinishReason.LENGTH
     assert output.stats.num_output_tokens == 1
+
+
+FORK = f"""
+import os, warnings
+from ramet import EngineProcess
+from ramet.runtime.engine.face import EngineFace
+from ramet.runtime.engine.loop import EngineLoop
+from tests.runtime.engine.fake_core import INFO, CountingCore
+
+warnings.simplefilter("ignore", DeprecationWarning)
+remote = EngineProcess("fake", builder="{BUILDERS}:counting")
+local = EngineFace(EngineLoop(CountingCore(), INFO), remote.tokenizer)
+if (child := os.fork()) == 0:
+    for engine in (remote, local):
+        for name, arguments in (("generate", ["x"]), ("stream", ["x"]), ("stats", []), ("flush_cache", [])):
+            try:
+                getattr(engine, name)(*arguments)
+            except Exception as error:
+                print(type(error).__name__, "is a fork" in str(error), flush=True)
+        engine.abort("x")
+        engine.close()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+print(remote.generate("x", max_tokens=3).text, local.generate("x", max_tokens=3).text)
+"""
+
+
+def test_a_fork_is_refused_at_once_and_harms_nothing() -> None:
+    done = run_python(code=FORK)
+    assert done.stdout == "EngineDeadError True\n" * 8 + "0\n0 1 2  0 1 2 \n"
+    assert (done.stderr, done.returncode) == ("", 0)
