@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +14,28 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("auto", "none", "int8")
 SCHEDULE_POLICIES = ("lpm", "fcfs")
 EVICTION_POLICIES = ("lru", "lfu")
+
+ELSEWHERE = {
+    "block_size": "page_size",
+    "chunked_prefill_size": "max_tokens_per_step",
+    "disable_radix_cache": "enable_prefix_cache=False",
+    "download_dir": "HF_HOME in the environment",
+    "enable_prefix_caching": "enable_prefix_cache",
+    "gpu_memory_utilization": "memory_fraction",
+    "max_model_len": "context_length",
+    "max_num_batched_tokens": "max_tokens_per_step",
+    "max_num_seqs": "max_running_requests",
+    "max_prefill_tokens": "max_tokens_per_step",
+    "max_seq_len": "context_length",
+    "max_total_tokens": "kv_tokens",
+    "mem_fraction_static": "memory_fraction",
+    "model_path": "model",
+    "n_ctx": "context_length",
+    "n_threads": "threads",
+    "random_seed": "seed",
+    "torch_dtype": "dtype",
+}
+"""What settings of other engines are called here."""
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -95,14 +118,21 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         known = cls.__struct_fields__
         for name in settings:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
+                hint = name_hint(name, known, ELSEWHERE)
                 raise InvalidRequestError(f"there is no setting {name!r}; {hint}", field=name)
         values = {
             name: os.fspath(value) if isinstance(value, os.PathLike) else value
             for name, value in {"model": model, **settings}.items()
         }
         return cls(**values)
+
+
+def name_hint(name: str, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
+    """What an unknown name may have meant: ``elsewhere`` says what other engines' names are called here."""
+    if name in elsewhere:
+        return f"here it is {elsewhere[name]}"
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"they are {', '.join(known)}"
 
 
 def _fail(field: str, value: object, expected: str) -> None:

@@ -2,7 +2,6 @@
 here.
 """
 
-import difflib
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ramet.runtime.engine.client import EngineInfo
+from ramet.runtime.engine.config import name_hint
 from ramet.runtime.protocol import InvalidRequestError, ProgramTag, PromptTooLongError, SamplingParams
 
 T = TypeVar("T")
@@ -20,7 +20,33 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
 """Text, or token ids."""
 
-_TUPLE_FIELDS = ("stop", "stop_token_ids", "stop_regex")
+ELSEWHERE = {
+    "best_of": "n",
+    "choice": "grammar=Choice(options)",
+    "ebnf": "grammar=Ebnf(text)",
+    "guided_choice": "grammar=Choice(options)",
+    "guided_grammar": "grammar=Ebnf(text)",
+    "guided_json": "grammar=JsonSchema.of(schema)",
+    "guided_regex": "grammar=Regex(pattern)",
+    "include_stop_str_in_output": "include_stop=True",
+    "json_schema": "grammar=JsonSchema.of(schema)",
+    "max_completion_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "no_stop_trim": "include_stop=True",
+    "num_return_sequences": "n",
+    "regex": "grammar=Regex(pattern)",
+    "response_format": "grammar",
+    "return_logprob": "logprobs=0",
+    "sampling_seed": "seed",
+    "stop_sequences": "stop",
+    "stop_strings": "stop",
+    "structural_tag": "grammar=StructuralTag(text)",
+    "structured_outputs": "grammar",
+    "top_logprobs": "logprobs",
+    "top_logprobs_num": "logprobs",
+}
+"""What parameters of other engines are called here."""
 _MASK_64 = 2**64 - 1
 
 
@@ -71,8 +97,10 @@ def check_text(text: str, field: str) -> str:
     return text
 
 
-def check_token_ids(token_ids: Sequence[object], info: EngineInfo, field: str) -> list[int]:
-    """A list of ints within the vocabulary, from any integers (numpy's too)."""
+def check_token_ids(
+    token_ids: Sequence[object], info: EngineInfo, field: str, what: str = "token id"
+) -> list[int]:
+    """A list of ints within the vocabulary, from any integers (numpy's too). ``what`` they are called."""
     checked = []
     for position, token_id in enumerate(token_ids):
         try:
@@ -81,11 +109,11 @@ def check_token_ids(token_ids: Sequence[object], info: EngineInfo, field: str) -
             value = operator.index(token_id)  # type: ignore[arg-type]
         except TypeError:
             raise InvalidRequestError(
-                f"{field}[{position}] is {_shown(token_id)}; a token id is an integer", field=field
+                f"{what} {position} is {_shown(token_id)}; a token id is an integer", field=field
             ) from None
         if not 0 <= value < info.vocab_size:
             raise InvalidRequestError(
-                f"{field}[{position}] is {value}; the model's token ids are 0 to {info.vocab_size - 1}",
+                f"{what} {position} is {value}; the model's token ids are 0 to {info.vocab_size - 1}",
                 field=field,
             )
         checked.append(value)
@@ -151,25 +179,19 @@ def check_per_prompt(values: object, kind: type[T], field: str, count: int) -> l
 
 
 def override_params(params: SamplingParams, overrides: Mapping[str, Any]) -> SamplingParams:
-    """``params`` with the given fields replaced; ``stop="x"`` and lists are taken for tuples."""
+    """``params`` with the given fields replaced."""
     known = SamplingParams.__struct_fields__
-    values = {}
-    for name, value in overrides.items():
+    for name in overrides:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the parameters are {', '.join(known)}"
+            hint = name_hint(name, known, ELSEWHERE)
             raise InvalidRequestError(f"there is no sampling parameter {name!r}; {hint}", field=name)
-        if name in _TUPLE_FIELDS:
-            value = (value,) if isinstance(value, str | int) else value
-            value = tuple(value) if isinstance(value, list) else value
-        values[name] = value
-    return msgspec.structs.replace(params, **values) if values else params
+    return msgspec.structs.replace(params, **overrides) if overrides else params
 
 
 def check_params(params: SamplingParams, info: EngineInfo) -> None:
     """What a SamplingParams cannot know by itself: the model's vocabulary, and that it can be sent."""
-    check_token_ids(params.stop_token_ids, info, "stop_token_ids")
-    check_token_ids(list(params.logit_bias or ()), info, "logit_bias")
+    check_token_ids(params.stop_token_ids, info, "stop_token_ids", "stop_token_ids: entry")
+    check_token_ids(list(params.logit_bias or ()), info, "logit_bias", "logit_bias: key")
     check_sendable(params, "sampling_params")
 
 

@@ -69,7 +69,7 @@ def plan_scores(ask: Ask, continuations: object, intake: Intake, new_id: Callabl
 
 def _continuation_ids(continuation: object, intake: Intake) -> list[int]:
     if isinstance(continuation, str):
-        text = checks.check_text(continuation, "continuations")
+        text = checks.check_text(continuation, "it")
         token_ids = intake.tokenizer.encode(text, allow_special=True, at_start=False)
     elif isinstance(continuation, list | tuple):
         token_ids = checks.check_token_ids(continuation, intake.info, "continuations")

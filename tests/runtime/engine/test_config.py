@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from ramet.runtime.engine import EngineConfig
+from ramet.runtime.engine.config import ELSEWHERE
 from ramet.runtime.protocol import InvalidRequestError
 
 
@@ -45,7 +46,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InvalidRequestError, match=r"no setting 'kv_token'; did you mean kv_tokens\?") as caught:
         EngineConfig.of("smollm2", {"kv_token": 5})
     assert caught.value.field == "kv_token"
-    with pytest.raises(InvalidRequestError, match="the settings are model, device"):
+    with pytest.raises(InvalidRequestError, match="they are model, device"):
         EngineConfig.of("smollm2", {"qqq": 5})
 
 
@@ -63,3 +64,12 @@ def test_a_long_value_is_shown_short() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         EngineConfig(device="x" * 10_000)
     assert len(str(caught.value)) < 200
+
+
+def test_names_of_other_engines_lead_to_names_that_there_are() -> None:
+    with pytest.raises(InvalidRequestError, match="here it is context_length"):
+        EngineConfig.of("smollm2", {"max_model_len": 100})
+    known = EngineConfig.__struct_fields__
+    assert not set(ELSEWHERE) & set(known)
+    hints = {hint.partition("=")[0] for hint in ELSEWHERE.values()}
+    assert hints - {"HF_HOME in the environment"} <= set(known)

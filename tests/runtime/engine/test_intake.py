@@ -72,7 +72,7 @@ def test_each_prompt_has_its_own_parameters_and_tag() -> None:
         ({"prompts": ["a", []]}, "prompt 1 of the batch: the prompt is empty"),
         ({"prompts": ["a", "\udc00"]}, r"prompts\[1\] has the lone surrogate U\+DC00"),
         ({"prompts": "\udc00"}, r"prompts has the lone surrogate U\+DC00"),
-        ({"prompts": ["a", [999]]}, r"prompt 1 of the batch: prompts\[0\] is 999"),
+        ({"prompts": ["a", [999]]}, r"prompt 1 of the batch: token id 0 is 999"),
         ({"messages": [{"role": "user", "content": "\udc00"}]}, "lone surrogate"),
         ({"messages": [{"role": "nobody", "content": "a"}]}, "role"),
         ({"messages": [[{"role": "user", "content": "a"}], [{"role": "user"}]]}, "prompt 1 of the batch"),

@@ -62,12 +62,12 @@ def test_token_ids_may_be_any_integers() -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, 258], r"prompts\[1\] is 258; the model's token ids are 0 to 257"),
-        ([-1], r"prompts\[0\] is -1"),
-        ([1.0], r"prompts\[0\] is 1.0; a token id is an integer"),
-        ([True], r"prompts\[0\] is True"),
-        (["a"], r"prompts\[0\] is 'a'"),
-        ([None], r"prompts\[0\] is None"),
+        ([1, 258], r"token id 1 is 258; the model's token ids are 0 to 257"),
+        ([-1], r"token id 0 is -1"),
+        ([1.0], r"token id 0 is 1.0; a token id is an integer"),
+        ([True], r"token id 0 is True"),
+        (["a"], r"token id 0 is 'a'"),
+        ([None], r"token id 0 is None"),
     ],
 )
 def test_wrong_token_ids_are_named(ids: list[object], message: str) -> None:
@@ -100,13 +100,19 @@ def test_overrides_are_applied_to_each() -> None:
     ("params", "overrides", "message"),
     [
         (None, {"temprature": 1}, r"no sampling parameter 'temprature'; did you mean temperature\?"),
-        (None, {"qqq": 1}, "the parameters are max_tokens"),
+        (None, {"max_new_tokens": 1}, "here it is max_tokens"),
+        (None, {"json_schema": {}}, r"here it is grammar=JsonSchema\.of"),
+        (None, {"qqq": 1}, "they are max_tokens"),
         (None, {"temperature": -1}, "temperature is -1"),
         (None, {"temperature": float("nan")}, "temperature is nan"),
         (None, {"stop": [""]}, "stop is ''"),
         (None, {"stop": 5}, "stop is"),
-        (None, {"stop_token_ids": (258,)}, r"stop_token_ids\[0\] is 258; the model's token ids are 0 to 257"),
-        (None, {"logit_bias": {300: 1.0}}, r"logit_bias\[0\] is 300"),
+        (
+            None,
+            {"stop_token_ids": (258,)},
+            r"stop_token_ids: entry 0 is 258; the model's token ids are 0 to 257",
+        ),
+        (None, {"logit_bias": {300: 1.0}}, r"logit_bias: key 0 is 300"),
         (None, {"stop": ["\ud800"]}, "lone surrogate"),
         (None, {"grammar": Choice(("\ud800",))}, "lone surrogate"),
         (None, {"max_tokens": 2**70}, "more than 64 bits"),
@@ -152,3 +158,9 @@ def test_a_huge_wrong_value_is_shown_short() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         prompts.split_prompts({"x": "y" * 10_000_000})
     assert len(str(caught.value)) < 300
+
+
+def test_names_of_other_engines_lead_to_names_that_there_are() -> None:
+    known = SamplingParams.__struct_fields__
+    assert not set(prompts.ELSEWHERE) & set(known)
+    assert {hint.partition("=")[0] for hint in prompts.ELSEWHERE.values()} <= set(known)

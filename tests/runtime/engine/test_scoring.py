@@ -84,8 +84,8 @@ def test_missing_entries_are_an_error_and_not_a_score(entries: list[TokenLogprob
         (["a", ""], "continuation 1: it is empty"),
         (["a", []], "continuation 1: it is empty"),
         ([5], "continuation 0: it is a int"),
-        ([[300]], r"continuation 0: continuations\[0\] is 300"),
-        (["\ud800"], "continuation 0: continuations has the lone surrogate"),
+        ([[300]], r"continuation 0: token id 0 is 300"),
+        (["\ud800"], "continuation 0: it has the lone surrogate"),
     ],
 )
 def test_wrong_continuations_are_refused(continuations: Any, message: str) -> None:
