@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ramet.runtime.cli import options
-from ramet.runtime.cli.report import usage_line
+from ramet.runtime.cli.report import cut_note, usage_line
 from ramet.runtime.protocol import InvalidRequestError, SamplingParams
 
 if TYPE_CHECKING:
@@ -31,11 +31,14 @@ def chat(
 
     Without a terminal each line of stdin is one turn.
     """
+    if sys.stdin is None:
+        raise InvalidRequestError("stdin is closed; the conversation comes from there", field="stdin")
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     engine = options.open_engine(
         model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
     )
     with engine:
+        options.check_chat(engine, "complete text with ramet generate --raw")
         if sys.stdin.isatty():
             options.notes.print(HELP, style="dim")
         _converse(engine, system, params)
@@ -65,15 +68,17 @@ def _answer(engine: "Engine", messages: list[dict[str, str]], params: SamplingPa
     try:
         with engine.stream(messages=messages, sampling_params=params) as increments:
             for increment in increments:
-                sys.stdout.write(increment.text)
-                sys.stdout.flush()
+                options.write(increment.text)
                 pieces.append(increment.text)
                 if increment.stats is not None:
-                    sys.stdout.write("\n")
-                    options.notes.print(usage_line(increment.stats), style="dim", markup=False, soft_wrap=True)
+                    options.write("\n")
+                    note = usage_line(increment.stats) + cut_note(increment, params.max_tokens or 0)
+                    options.notes.print(note, style="dim", markup=False, soft_wrap=True)
     except KeyboardInterrupt:
-        sys.stdout.write("\n")
+        options.write("\n")
     except InvalidRequestError as error:
+        if error.field == "stdout":
+            raise
         # The conversation has grown too long, or the line is no text: the user can go on.
         options.notes.print(f"{error}; /reset starts over", style="red", markup=False, soft_wrap=True)
         return None
@@ -83,7 +88,7 @@ def _answer(engine: "Engine", messages: list[dict[str, str]], params: SamplingPa
 def _read_line() -> str | None:
     """The next line of the user; None at the end of input or at Ctrl-C."""
     try:
-        return input("> " if sys.stdin.isatty() else "")
+        return options.check_utf8(input("> " if sys.stdin.isatty() else ""), "stdin")
     except (EOFError, KeyboardInterrupt):
         return None
     except UnicodeDecodeError as error:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ramet.runtime.cli import options
-from ramet.runtime.cli.report import usage_line
-from ramet.runtime.protocol import FinishReason, InvalidRequestError, SamplingParams
+from ramet.runtime.cli.report import cut_note, usage_line
+from ramet.runtime.protocol import InvalidRequestError, SamplingParams
 
 
 def generate(
@@ -41,7 +41,7 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    text = _read_stdin(raw) if prompt == "-" else prompt
+    text = _read_stdin(raw) if prompt == "-" else options.check_utf8(prompt, "prompt")
     engine = options.open_engine(
         model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
     )
@@ -49,6 +49,8 @@ def generate(
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     last = None
+    if not raw:
+        options.check_chat(engine, "complete text with --raw")
     with (
         engine,
         engine.stream(text, params)
@@ -56,19 +58,20 @@ def generate(
         else engine.stream(messages=messages, sampling_params=params) as increments,
     ):
         for increment in increments:
-            sys.stdout.write(increment.text)
-            sys.stdout.flush()
+            options.write(increment.text)
             last = increment
-    sys.stdout.write("\n")
+    options.write("\n")
     if last is not None and last.stats is not None:
-        cut = " (cut: --max-tokens)" if last.finish_reason is FinishReason.LENGTH else ""
-        options.notes.print(usage_line(last.stats) + cut, style="dim", markup=False, soft_wrap=True)
+        note = usage_line(last.stats) + cut_note(last, max_tokens)
+        options.notes.print(note, style="dim", markup=False, soft_wrap=True)
 
 
 def _read_stdin(raw: bool) -> str:
     """All of it; a message ends before the newline that ends its last line, a raw prompt is taken as it is."""
+    if sys.stdin is None:
+        raise InvalidRequestError("stdin is closed, and the prompt is - (stdin)", field="prompt")
     try:
-        text = sys.stdin.read()
+        text = options.check_utf8(sys.stdin.read(), "stdin")
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"stdin is not text in UTF-8: {error}", field="prompt") from None
     return text if raw else text.removesuffix("\n")

@@ -1,9 +1,12 @@
 """Options that several commands share, each declared once."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from ramet.runtime.protocol import InvalidRequestError
 
 if TYPE_CHECKING:
     from ramet.runtime.engine import Engine
@@ -67,6 +70,48 @@ def open_engine(**settings: Any) -> "Engine":
         from ramet.runtime.engine import Engine
 
         return Engine(**settings)
+
+
+def write(text: str) -> None:
+    """To stdout, at once. Characters that its encoding lacks become question marks.
+
+    Raises:
+        InvalidRequestError: stdout is closed, or what it leads to takes no more.
+        BrokenPipeError: whoever read it has gone, which ends a command quietly.
+    """
+    if sys.stdout is None:
+        raise InvalidRequestError("stdout is closed; the answer goes there", field="stdout")
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in its buffer would fail once more, with a traceback, when the interpreter exits.
+        sys.stdout = None
+        raise InvalidRequestError(f"stdout cannot be written: {error.strerror}", field="stdout") from None
+
+
+def check_chat(engine: "Engine", remedy: str) -> None:
+    """Raises InvalidRequestError with the ``remedy`` where the model takes no messages."""
+    if not engine.tokenizer.chat_template.exists:
+        raise InvalidRequestError(
+            f"{engine.info.model} is a base model without a chat template; {remedy}", field="model"
+        )
+
+
+def check_utf8(text: str, name: str) -> str:
+    """Refuses what was no UTF-8 on the command line or in stdin, which Python hands over as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        raise InvalidRequestError(
+            f"{name} is not text in UTF-8: byte 0x{byte:02x} at character {error.start}; convert it first",
+            field=name,
+        ) from None
+    return text
 
 
 class _Silent:

@@ -1,6 +1,7 @@
 """What the commands say of a finished answer: tokens cached, computed and generated, and their speed."""
 
-from ramet.runtime.protocol import RequestStats
+from ramet.runtime.engine.results import Increment
+from ramet.runtime.protocol import FinishReason, RequestStats
 
 
 def usage_line(stats: RequestStats) -> str:
@@ -24,3 +25,11 @@ def tokens_per_second(stats: RequestStats) -> float | None:
     if stats.ttft is None or stats.e2e is None or stats.num_output_tokens < 2 or stats.e2e <= stats.ttft:
         return None
     return (stats.num_output_tokens - 1) / (stats.e2e - stats.ttft)
+
+
+def cut_note(last: Increment, max_tokens: int) -> str:
+    """Why an answer was cut, as the end of its usage line; nothing where the model ended it."""
+    if last.finish_reason is not FinishReason.LENGTH or last.stats is None:
+        return ""
+    full = last.stats.num_output_tokens < max_tokens
+    return " (cut: the context or the KV pool is full)" if full else " (cut: --max-tokens)"

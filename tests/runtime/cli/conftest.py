@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +43,11 @@ class FakeEngine:
     params: list[SamplingParams] = field(default_factory=list)
     streams: list[FakeStream] = field(default_factory=list)
     closed: bool = False
+    chat_template: str | None = "a template"
+
+    @property
+    def tokenizer(self) -> SimpleNamespace:
+        return SimpleNamespace(chat_template=SimpleNamespace(exists=self.chat_template is not None))
 
     info = EngineInfo(
         model="fake",

@@ -85,3 +85,56 @@ def test_the_real_model_answers(ramet: Any, real_engine: Any, monkeypatch: Any) 
     assert "(0 cached" not in second.err
     raw = ramet("generate", "--raw", "The capital of France is", "--max-tokens", "3")
     assert "(cut: --max-tokens)" in raw.err
+
+
+class FullDisk(io.StringIO):
+    encoding = "ascii"
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("stream", "value", "said"),
+    [
+        ("stdin", None, "stdin is closed"),
+        ("stdout", None, "stdout is closed"),
+        ("stdout", FullDisk(), "stdout cannot be written: No space left on device"),
+    ],
+)
+def test_a_stream_that_cannot_be_used_is_one_line(
+    ramet: Any, fake_engine: Any, monkeypatch: Any, stream: str, value: Any, said: str
+) -> None:
+    monkeypatch.setattr(sys, stream, value)
+    done = ramet("generate", "-" if stream == "stdin" else "hello")
+    assert done.status == 1
+    assert done.err.startswith(f"error: {said}")
+    assert done.err.count("\n") == 1
+
+
+def test_characters_that_stdout_lacks_become_question_marks(
+    ramet: Any, fake_engine: Any, monkeypatch: Any
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert ramet("generate", "na\u00efve \U0001f98a").status == 0
+    out.seek(0)
+    assert out.read() == "You said: na?ve ?.\n"
+
+
+def test_an_argument_that_is_no_text_is_refused(ramet: Any, fake_engine: Any) -> None:
+    done = ramet("generate", "a\udcffb")
+    assert (done.status, done.out) == (1, "")
+    assert "prompt is not text in UTF-8: byte 0xff at character 1" in done.err
+    assert fake_engine.settings == {}
+
+
+def test_a_base_model_is_refused_with_the_way_out(ramet: Any, fake_engine: Any) -> None:
+    fake_engine.chat_template = None
+    done = ramet("generate", "hi")
+    assert done.status == 1
+    assert "complete text with --raw" in done.err
+    assert ramet("generate", "hi", "--raw").status == 0
+    chat = ramet("chat")
+    assert chat.status == 1
+    assert "complete text with ramet generate --raw" in chat.err

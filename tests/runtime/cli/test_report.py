@@ -2,8 +2,9 @@
 
 import pytest
 
-from ramet.runtime.cli.report import tokens_per_second, usage_line
-from ramet.runtime.protocol import RequestStats
+from ramet.runtime.cli.report import cut_note, tokens_per_second, usage_line
+from ramet.runtime.engine.results import Increment
+from ramet.runtime.protocol import FinishReason, RequestStats
 
 
 def test_usage_line() -> None:
@@ -25,3 +26,17 @@ def test_usage_line() -> None:
 def test_no_speed_where_there_is_none(stats: RequestStats) -> None:
     assert tokens_per_second(stats) is None
     assert "tokens/s" not in usage_line(stats)
+
+
+@pytest.mark.parametrize(
+    ("reason", "num_tokens", "note"),
+    [
+        (FinishReason.STOP, 8, ""),
+        (FinishReason.LENGTH, 8, " (cut: --max-tokens)"),
+        (FinishReason.LENGTH, 7, " (cut: the context or the KV pool is full)"),
+    ],
+)
+def test_what_cut_an_answer(reason: FinishReason, num_tokens: int, note: str) -> None:
+    stats = RequestStats(num_output_tokens=num_tokens)
+    last = Increment(request_id="0", text="", token_ids=[], finish_reason=reason, stats=stats)
+    assert cut_note(last, 8) == note
