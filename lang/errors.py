@@ -14,10 +14,14 @@ from ramet.runtime.protocol import RametError
 
 
 class ProgramError(RametError):
-    """Base of a program's errors. ``program``, ``branch`` and ``variable`` say where; any may be empty."""
+    """Base of a program's errors. ``program``, ``branch`` and ``variable`` say where; any may be empty.
+
+    ``message`` is the text without the place.
+    """
 
     def __init__(self, message: str, *, program: str = "", branch: str = "", variable: str = "") -> None:
         self.program, self.branch, self.variable = program, branch, variable
+        self.message = message
         super().__init__(f"{message}{_where(program, branch, variable)}")
 
 

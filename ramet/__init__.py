@@ -7,6 +7,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ramet.lang import BranchError as BranchError
+    from ramet.lang import GenerationError as GenerationError
+    from ramet.lang import Program as Program
+    from ramet.lang import ProgramCancelledError as ProgramCancelledError
+    from ramet.lang import ProgramError as ProgramError
+    from ramet.lang import ProgramState as ProgramState
+    from ramet.lang import ProgramStateGroup as ProgramStateGroup
+    from ramet.lang import ProgramStructureError as ProgramStructureError
+    from ramet.lang import UnknownVariableError as UnknownVariableError
+    from ramet.lang import UnsupportedError as UnsupportedError
+    from ramet.lang import assistant as assistant
+    from ramet.lang import assistant_begin as assistant_begin
+    from ramet.lang import assistant_end as assistant_end
+    from ramet.lang import flush_cache as flush_cache
+    from ramet.lang import function as function
+    from ramet.lang import gen as gen
+    from ramet.lang import gen_int as gen_int
+    from ramet.lang import gen_string as gen_string
+    from ramet.lang import get_server_info as get_server_info
+    from ramet.lang import greedy_token_selection as greedy_token_selection
+    from ramet.lang import image as image
+    from ramet.lang import select as select
+    from ramet.lang import separate_reasoning as separate_reasoning
+    from ramet.lang import set_default_backend as set_default_backend
+    from ramet.lang import system as system
+    from ramet.lang import system_begin as system_begin
+    from ramet.lang import system_end as system_end
+    from ramet.lang import token_length_normalized as token_length_normalized
+    from ramet.lang import total_likelihood as total_likelihood
+    from ramet.lang import unconditional_likelihood_normalized as unconditional_likelihood_normalized
+    from ramet.lang import user as user
+    from ramet.lang import user_begin as user_begin
+    from ramet.lang import user_end as user_end
     from ramet.runtime.engine import Engine as Engine
     from ramet.runtime.engine import EngineProcess as EngineProcess
     from ramet.runtime.protocol import ProgramTag as ProgramTag
@@ -14,14 +47,50 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_LANG = (
+    "BranchError",
+    "GenerationError",
+    "Program",
+    "ProgramCancelledError",
+    "ProgramError",
+    "ProgramState",
+    "ProgramStateGroup",
+    "ProgramStructureError",
+    "UnknownVariableError",
+    "UnsupportedError",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "greedy_token_selection",
+    "image",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "total_likelihood",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+)
 _HOME = {
     "Engine": "ramet.runtime.engine",
     "EngineProcess": "ramet.runtime.engine",
     "ProgramTag": "ramet.runtime.protocol",
     "SamplingParams": "ramet.runtime.protocol",
+    **dict.fromkeys(_LANG, "ramet.lang"),
 }
 
-__all__ = ["Engine", "EngineProcess", "ProgramTag", "SamplingParams", "__version__"]
+__all__ = ["Engine", "EngineProcess", "ProgramTag", "SamplingParams", "__version__", *_LANG]
 
 
 def __getattr__(name: str) -> object:

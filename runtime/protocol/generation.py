@@ -23,7 +23,11 @@ class ProgramTag(msgspec.Struct, frozen=True, kw_only=True):
 
     program_id: str = ""
     branch: str = ""
+    """Where in the tree of forks: "0" is the root, "0/3" its fourth branch."""
     step: int = 0
+    """Calls before this one on the way from the root."""
+    variable: str = ""
+    """What the program calls the answer, where it has a name."""
     remaining_calls: int | None = None
     """How many calls the program still makes after this one, where it is known."""
     next_prefix: tuple[int, ...] = ()

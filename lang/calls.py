@@ -1,0 +1,164 @@
+"""The two calls that a branch makes of its prompt, and what becomes of the answers."""
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ramet.lang.backends.base import GenerateDelta, Prompt
+from ramet.lang.errors import GenerationError
+from ramet.lang.operations import Choose, Generate
+from ramet.lang.reasoning import ReasoningSplitter
+from ramet.lang.variables import Meta
+from ramet.runtime.protocol import FinishReason, ProgramTag, RequestStats, TokenLogprobs
+
+Show = Callable[[GenerateDelta], None]
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer as far as it has come."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    last: GenerateDelta | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def add(self, delta: GenerateDelta) -> None:
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
+        if delta.finish_reason is not None:
+            self.last = delta
+
+    def finish_reason(self) -> FinishReason:
+        """Raises GenerationError where the answer did not end by itself."""
+        reason = None if self.last is None else self.last.finish_reason
+        match reason:
+            case None:
+                raise GenerationError("the backend's answer broke off without an end")
+            case FinishReason.ABORT | FinishReason.ERROR:
+                raise GenerationError(f"the backend ended the answer with {reason.value!r}")
+            case FinishReason.STOP | FinishReason.LENGTH:
+                return reason
+
+    def meta(self, tag: ProgramTag) -> Meta:
+        stop_reason = None if self.last is None else self.last.stop_reason
+        stats = None if self.last is None else self.last.stats
+        return {
+            "finish_reason": self.finish_reason().value,
+            "stop_reason": stop_reason,
+            "token_ids": tuple(self.token_ids),
+            "logprobs": None if self.logprobs is None else tuple(self.logprobs),
+            **_counts(stats, len(self.token_ids)),
+            "branch": tag.branch,
+            "step": tag.step,
+        }
+
+
+async def run_generate(prompt: Prompt, operation: Generate, show: Show) -> str:
+    """Settles the operation's variables; returns what the prompt has got. ``show`` sees each increment of it.
+
+    Whatever is raised from here is the operation's failure.
+    """
+    params = operation.params
+    answers = [Answer() for _ in range(params.n)]
+    splitter = None if operation.reasoning is None else ReasoningSplitter(operation.reasoning[0])
+    stream = prompt.generate(params, tag=operation.tag, priority=operation.priority)
+    try:
+        async for delta in stream:
+            answers[delta.index].add(delta)
+            if params.n == 1:
+                _stream_out(operation, splitter, delta)
+                show(delta)
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+    _settle(operation, splitter, answers)
+    return answers[0].text if params.n == 1 else ""
+
+
+async def run_select(prompt: Prompt, operation: Choose) -> str:
+    """Settles the operation's variable; returns the option that the prompt has got."""
+    request = operation.request
+    result = await prompt.select(request)
+    operation.variable.add_text(result.option)
+    meta: Meta = {
+        "choices": request.options,
+        "index": result.index,
+        "scores": result.scores,
+        "token_logprobs": result.token_logprobs,
+        **_counts(result.stats, 0),
+        "branch": request.tag.branch,
+        "step": request.tag.step,
+    }
+    operation.variable.finish(result.option, meta)
+    return result.option
+
+
+def _stream_out(operation: Generate, splitter: ReasoningSplitter | None, delta: GenerateDelta) -> None:
+    meta: Meta = {}
+    if delta.token_ids:
+        meta["token_ids"] = delta.token_ids
+    if delta.logprobs is not None:
+        meta["logprobs"] = delta.logprobs
+    if splitter is None or operation.reasoning is None:
+        operation.variable.add_text(delta.text, meta)
+        return
+    reasoning, text = splitter.feed(delta.text)
+    operation.reasoning[1].add_text(reasoning)
+    operation.variable.add_text(text, meta)
+
+
+def _settle(operation: Generate, splitter: ReasoningSplitter | None, answers: list[Answer]) -> None:
+    metas = [answer.meta(operation.tag) for answer in answers]
+    if operation.reasoning is None:
+        values = [_parsed(operation, answer) for answer in answers]
+    else:
+        format, reasoning_variable = operation.reasoning
+        if splitter is not None and len(answers) == 1:
+            rest_of_reasoning, rest = splitter.finish()
+            reasoning_variable.add_text(rest_of_reasoning)
+            operation.variable.add_text(rest)
+        parts = [_split(answer.text, ReasoningSplitter(format)) for answer in answers]
+        values = [text for _, text in parts]
+        reasonings = [reasoning for reasoning, _ in parts]
+        _finish(operation, reasoning_variable, reasonings, metas)
+    _finish(operation, operation.variable, values, metas)
+
+
+def _finish(operation: Generate, variable: Any, values: list[Any], metas: list[Meta]) -> None:
+    if operation.params.n == 1:
+        variable.finish(values[0], metas[0])
+    else:
+        variable.finish(values, metas)
+
+
+def _split(text: str, splitter: ReasoningSplitter) -> tuple[str, str]:
+    first, last = splitter.feed(text), splitter.finish()
+    return first[0] + last[0], first[1] + last[1]
+
+
+def _parsed(operation: Generate, answer: Answer) -> object:
+    text = answer.text
+    try:
+        return operation.parse(text)
+    except ValueError as error:
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        cut = ""
+        if answer.finish_reason() is FinishReason.LENGTH:
+            cut = f"; it was cut at max_tokens={operation.params.max_tokens}, raise that"
+        raise GenerationError(f"the answer {shown!r} is not what was asked for: {error}{cut}") from error
+
+
+def _counts(stats: RequestStats | None, num_tokens: int) -> Meta:
+    return {
+        "prompt_tokens": None if stats is None else stats.num_prompt_tokens,
+        "cached_tokens": None if stats is None else stats.num_cached_tokens,
+        "completion_tokens": num_tokens if stats is None else stats.num_output_tokens,
+        "stats": stats,
+    }

@@ -1,0 +1,382 @@
+"""Branches: what carries out a program's operations, on one event loop, each branch in its own order.
+
+A branch has a task only while it has something to do. The thread that writes the program never waits here; it
+submits operations and waits, where it must, for their variables.
+"""
+
+import asyncio
+import threading
+from collections import deque
+
+from ramet.lang.backends.base import Backend, GenerateDelta, Prompt
+from ramet.lang.calls import run_generate, run_select
+from ramet.lang.errors import GenerationError, ProgramCancelledError, ProgramError, ProgramStructureError
+from ramet.lang.loop_thread import LoopThread
+from ramet.lang.operations import (
+    AppendImage,
+    AppendText,
+    BeginRole,
+    Choose,
+    CloseScope,
+    Concatenate,
+    EndFeed,
+    EndRole,
+    Generate,
+    OpenScope,
+    Operation,
+    Report,
+    Spawn,
+)
+from ramet.lang.signals import Signal, Steps
+from ramet.lang.variables import Chunk, Failure, Place, TextFeed, Variable
+
+Said = AppendText | AppendImage | BeginRole | EndRole
+"""What a prompt is made of once everything was generated."""
+
+
+class Execution:
+    """One run of a program: its tree of branches, and what failed in it. Thread-safe."""
+
+    def __init__(self, program: str, program_id: str, backend: Backend, thread: LoopThread) -> None:
+        self.program = program
+        self.program_id = program_id
+        self.backend = backend
+        self.thread = thread
+        self.cancelled: ProgramCancelledError | None = None
+        self._lock = threading.Lock()
+        self._quiet = Signal()
+        self._num_busy = 0
+        self._failures: list[tuple[Branch, Failure]] = []
+        self.root = Branch(self, "0", ForkGroup())
+        self.root.begin(None)
+
+    def cancel(self, reason: str) -> None:
+        """Every branch ends as soon as its backend lets go; what waits for one gets ProgramCancelledError."""
+        error = ProgramCancelledError(f"the program was cancelled: {reason}", program=self.program)
+        self.cancelled = error
+        self.thread.call(self.root.cancel, Failure(error))
+
+    def becoming_quiet(self) -> Steps[None]:
+        """Waits until no branch has anything to do."""
+        yield self._quiet, lambda: self._num_busy == 0
+
+    def undelivered(self) -> list[ProgramError]:
+        """The errors that nobody was told, the earliest first; told herewith."""
+        with self._lock:
+            failures = list(self._failures)
+        return [
+            failure.deliver() for branch, failure in failures if not (failure.delivered or branch.group.excused)
+        ]
+
+    def branch_became_busy(self) -> None:
+        with self._lock:
+            self._num_busy += 1
+
+    def branch_became_quiet(self) -> None:
+        with self._lock:
+            self._num_busy -= 1
+        self._quiet.notify()
+
+    def add_failure(self, branch: "Branch", failure: Failure) -> None:
+        with self._lock:
+            self._failures.append((branch, failure))
+
+
+class ForkGroup:
+    """Branches that one fork made."""
+
+    def __init__(self, *, keep_errors: bool = False) -> None:
+        self.branches: tuple[Branch, ...] = ()
+        self.keep_errors = keep_errors
+        """One that fails leaves the others alone."""
+        self.excused = False
+        """A join has taken what failed in here: it is not lost."""
+
+
+class Branch:
+    """Invariant: operations are carried out in the order submitted; after the first that fails, none."""
+
+    def __init__(self, execution: Execution, path: str, group: ForkGroup) -> None:
+        self.execution = execution
+        self.path = path
+        self.group = group
+        self.place = Place(execution.program, path)
+        self.said: list[Said] = []
+        """Since the fork."""
+        self._lock = threading.Lock()
+        self._queue: deque[Operation] = deque()
+        self._busy = False
+        self._begun = False
+        self._failure: Failure | None = None
+        self._quiet = Signal()
+        # Below: for the loop's thread only.
+        self._prompt: Prompt | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._children: list[Branch] = []
+        self._scopes: list[int] = []
+        self._feeds: list[TextFeed] = []
+        self._new_feeds: list[TextFeed] = []
+        """They join when it is certain what of a running call the prompt has already."""
+        self._partial = ""
+        """What a running call has generated, which the prompt has not got."""
+
+    @property
+    def failure(self) -> Failure | None:
+        return self._failure
+
+    def submit(self, operation: Operation) -> None:
+        """From any thread. On a branch that has failed its variable fails at once."""
+        with self._lock:
+            failure = self._failure
+            if failure is None:
+                self._queue.append(operation)
+        if failure is not None:
+            self.execution.thread.call(abandon, operation, failure)
+        else:
+            self._wake()
+
+    def begin(self, prompt: Prompt | None) -> None:
+        """Goes on from ``prompt``, which is the branch's from now on; None: an empty one."""
+        with self._lock:
+            self._prompt = prompt
+            self._begun = True
+        self._wake()
+
+    def watch(self, feed: TextFeed) -> None:
+        """Puts into ``feed`` what was said already and what will be. On the loop's thread."""
+        if self._failure is not None:
+            feed.add(Chunk(self.text_so_far()))
+            feed.end(self._failure)
+            return
+        self._new_feeds.append(feed)
+        if self._task is None:
+            self._admit_feeds()
+
+    def report(self, report: Report) -> None:
+        """Of what was said so far, even on a branch that has failed. On the loop's thread."""
+        match report.what:
+            case "text":
+                report.variable.finish(self.text_so_far())
+            case "messages":
+                report.variable.finish([] if self._prompt is None else self._prompt.messages())
+            case _:
+                report.variable.finish(None)
+
+    def text_so_far(self) -> str:
+        """On the loop's thread."""
+        return "" if self._prompt is None else self._prompt.text()
+
+    def cancel(self, failure: Failure) -> None:
+        """Ends what runs and refuses the rest, here and in all branches below. On the loop's thread."""
+        pending = self._close(failure)
+        if self._task is not None:
+            self._task.cancel()
+        self._give_up(pending, failure)
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._busy or not self._begun or not self._queue:
+                return
+            self._busy = True
+        self.execution.branch_became_busy()
+        self.execution.thread.call(self._start)
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._carry_out())
+        self._task.add_done_callback(self._rest)
+
+    def _rest(self, _: "asyncio.Task[None]") -> None:
+        self._task = None
+        with self._lock:
+            self._busy = False
+        self._wake()
+        self._quiet.notify()
+        self.execution.branch_became_quiet()
+
+    async def _carry_out(self) -> None:
+        while self._queue:
+            operation = self._queue.popleft()
+            try:
+                await self._perform(operation)
+            except asyncio.CancelledError:
+                self._fail(self._failure or self._aborted(operation), operation)
+            except Exception as error:
+                # The boundary to the backend: whatever it raises is this branch's failure, and is told as one.
+                self._fail(Failure(self._located(error, _variable_of(operation))), operation)
+
+    def _fail(self, failure: Failure, operation: Operation) -> None:
+        abandon(operation, failure)
+        if self._failure is not None:
+            return
+        self.execution.add_failure(self, failure)
+        self._give_up(self._close(failure), failure)
+        if not self.group.keep_errors:
+            for sibling in self.group.branches:
+                if sibling is not self:
+                    sibling.cancel(failure.seen_from_outside())
+
+    def _close(self, failure: Failure) -> list[Operation]:
+        """Takes no operation any more; gives back those that were not begun."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = failure
+            pending = list(self._queue)
+            self._queue.clear()
+        return pending
+
+    def _give_up(self, pending: list[Operation], failure: Failure) -> None:
+        for operation in pending:
+            abandon(operation, failure)
+        for child in self._children:
+            child.cancel(failure.seen_from_outside())
+        for feed in self._feeds + self._new_feeds:
+            feed.end(failure)
+        self._feeds.clear()
+        self._new_feeds.clear()
+
+    async def _perform(self, operation: Operation) -> None:
+        if self._prompt is None:
+            self._prompt = self.execution.backend.prompt()
+        match operation:
+            case AppendText() | AppendImage() | BeginRole() | EndRole():
+                self._say(operation)
+            case Generate():
+                self._remember(await run_generate(self._prompt, operation, self._show_delta))
+            case Choose():
+                self._remember(await run_select(self._prompt, operation))
+            case OpenScope():
+                self._scopes.append(len(self.said))
+            case CloseScope(variable):
+                text = _plain_text(self.said[self._scopes.pop() :])
+                variable.add_text(text)
+                variable.finish(text)
+            case Spawn(children):
+                for child in children:
+                    self._children.append(child)
+                    child.begin(self._prompt.fork())
+            case Concatenate():
+                await self._concatenate(operation)
+            case Report():
+                self.report(operation)
+            case EndFeed(feed):
+                self._end_feed(feed)
+        self._partial = ""
+        self._show()
+
+    def _say(self, said: Said) -> None:
+        assert self._prompt is not None
+        match said:
+            case AppendText(text):
+                self._prompt.append_text(text)
+            case AppendImage(url):
+                self._prompt.append_image(url)
+            case BeginRole(role):
+                self._prompt.begin_role(role)
+            case EndRole(role):
+                self._prompt.end_role(role)
+        self.said.append(said)
+
+    def _remember(self, text: str) -> None:
+        """The prompt has it already."""
+        if text:
+            self.said.append(AppendText(text))
+
+    async def _concatenate(self, operation: Concatenate) -> None:
+        for child in operation.children:
+            await child._quiet.wait_async(child._is_quiet)
+            if child._failure is None:
+                for said in child.said:
+                    self._say(said)
+            elif not operation.keep_errors:
+                raise child._failure.seen_from_outside().deliver()
+
+    def _is_quiet(self) -> bool:
+        with self._lock:
+            return (self._begun and not self._busy and not self._queue) or self._failure is not None
+
+    def _show(self) -> None:
+        """Lets those who watch the branch's text see what an operation has added to it."""
+        if self._feeds:
+            text = self.text_so_far()
+            for feed in self._feeds:
+                seen = feed.text
+                if text.startswith(seen) and len(text) > len(seen):
+                    feed.add(Chunk(text[len(seen) :]))
+        self._admit_feeds()
+
+    def _show_delta(self, delta: GenerateDelta) -> None:
+        # The prompt may have the whole answer by the time of its last increment.
+        if delta.finish_reason is None:
+            self._admit_feeds()
+        self._partial += delta.text
+        if delta.text:
+            for feed in self._feeds:
+                feed.add(Chunk(delta.text))
+
+    def _admit_feeds(self) -> None:
+        if self._new_feeds:
+            text = self.text_so_far() + self._partial
+            for feed in self._new_feeds:
+                feed.add(Chunk(text))
+            self._feeds += self._new_feeds
+            self._new_feeds.clear()
+
+    def _end_feed(self, feed: TextFeed) -> None:
+        if feed not in self._feeds:
+            return
+        self._feeds.remove(feed)
+        failure = None
+        if feed.text != self.text_so_far():
+            failure = Failure(
+                self.place.error(
+                    ProgramStructureError,
+                    "the chat template has changed text that was streamed already; stream single variables",
+                )
+            )
+        feed.end(failure)
+
+    def _aborted(self, operation: Operation) -> Failure:
+        message = "the backend cancelled the call"
+        return Failure(self.place.error(GenerationError, message, _variable_of(operation)))
+
+    def _located(self, error: Exception, variable: str | None) -> ProgramError:
+        """The error with its place; what is no program's error yet becomes one, chained."""
+        match error:
+            case ProgramError() if error.program:
+                return error
+            case ProgramError():
+                located = self.place.error(type(error), error.message, variable)
+            case _:
+                located = self.place.error(GenerationError, f"{type(error).__name__}: {error}", variable)
+        located.__cause__ = error
+        return located
+
+
+def abandon(operation: Operation, failure: Failure) -> None:
+    """Settles whatever waits for the operation. On the loop's thread."""
+    match operation:
+        case Generate(variable=variable, reasoning=reasoning):
+            variable.fail(failure)
+            if reasoning is not None:
+                reasoning[1].fail(failure)
+        case Choose(variable=variable) | CloseScope(variable=variable) | Report(variable=variable):
+            variable.fail(failure)
+        case Spawn(children):
+            for child in children:
+                child.cancel(failure.seen_from_outside())
+        case EndFeed(feed):
+            feed.end(failure)
+        case AppendText() | AppendImage() | BeginRole() | EndRole() | OpenScope() | Concatenate():
+            pass
+
+
+def _variable_of(operation: Operation) -> str | None:
+    match operation:
+        case Generate(variable=Variable(name=name)) | Choose(variable=Variable(name=name)):
+            return name
+        case _:
+            return None
+
+
+def _plain_text(said: list[Said]) -> str:
+    return "".join(item.text for item in said if isinstance(item, AppendText))

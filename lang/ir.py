@@ -1,0 +1,141 @@
+"""What a program says, as frozen nodes: what ``gen``, ``select``, ``user``, ... return, joined by ``+``."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ramet.lang.errors import ProgramStructureError
+from ramet.runtime.protocol import SamplingParams
+
+Parse = Callable[[str], object]
+"""Generated text -> the variable's value; raises ValueError where the text is no such value."""
+
+
+class Node:
+    """Base of all nodes: ``node + node``, ``"text" + node`` and ``node + "text"`` are sequences."""
+
+    __slots__ = ()
+
+    def __add__(self, other: "Expression") -> "Sequence":
+        return Sequence((self, as_node(other)))
+
+    def __radd__(self, other: "Expression") -> "Sequence":
+        return Sequence((as_node(other), self))
+
+
+Expression = str | Node
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Node):
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image(Node):
+    url: str
+    """A data: URL, or an http one where the backend fetches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gen(Node):
+    """One call that generates. Without a name its answer is only appended."""
+
+    name: str | None
+    params: SamplingParams
+    given: frozenset[str] = frozenset()
+    """The fields of ``params`` that the program gave; the others come from the run."""
+    parse: Parse = str
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Node):
+    """One call that chooses among options. See SelectRequest for the fields."""
+
+    name: str | None
+    options: tuple[str, ...]
+    normalization: str
+    temperature: float = 0.0
+    seed: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBegin(Node):
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnd(Node):
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class VarScopeBegin(Node):
+    """From here to its end, what is said becomes the variable ``name``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class VarScopeEnd(Node):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """How a model marks its reasoning inside an answer."""
+
+    begin: str
+    end: str
+    begins_inside: bool = False
+    """The answer starts with reasoning although nothing marks its beginning (the template has written it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeparateReasoning(Node):
+    """The answers inside ``body`` are split: ``name`` and ``name_reasoning_content``."""
+
+    body: Node
+    format: ReasoningFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence(Node):
+    parts: tuple[Node, ...]
+
+
+Leaf = Text | Image | Gen | Select | RoleBegin | RoleEnd | VarScopeBegin | VarScopeEnd
+
+
+def as_node(expression: object) -> Node:
+    """Raises ProgramStructureError for what is neither text nor a node."""
+    match expression:
+        case str():
+            return Text(expression)
+        case Node():
+            return expression
+        case _:
+            raise ProgramStructureError(
+                f"a program is made of text and of what gen, select, user, ... return, not of "
+                f"{type(expression).__name__}; convert it with str()"
+            )
+
+
+def leaves(node: Node) -> Iterator[tuple[Leaf, ReasoningFormat | None]]:
+    """The nodes without children in the order they are said, and how their reasoning is to be separated."""
+    # By hand instead of by recursion: a program that adds node to node in a loop nests as deep as it is long.
+    stack: list[tuple[Node, ReasoningFormat | None]] = [(node, None)]
+    while stack:
+        top, reasoning = stack.pop()
+        match top:
+            case Sequence(parts):
+                stack.extend((part, reasoning) for part in reversed(parts))
+            case SeparateReasoning(body, format):
+                stack.append((body, format))
+            case (
+                Text() | Image() | Gen() | Select() | RoleBegin() | RoleEnd() | VarScopeBegin() | VarScopeEnd()
+            ):
+                yield top, reasoning
+            case _:
+                raise ProgramStructureError(f"{type(top).__name__} is not a node that programs are made of")

@@ -1,0 +1,110 @@
+"""What a branch does, one operation after the other, as its outline has put it: data only.
+
+Every operation that somebody may wait for has a variable, which is settled whatever happens.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ramet.lang.backends.base import SelectRequest
+from ramet.lang.ir import Parse, ReasoningFormat
+from ramet.lang.variables import TextFeed, Variable
+from ramet.runtime.protocol import ProgramTag, SamplingParams
+
+if TYPE_CHECKING:
+    from ramet.lang.interpreter import Branch
+
+
+@dataclass(frozen=True, slots=True)
+class AppendText:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendImage:
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRole:
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndRole:
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    variable: Variable
+    params: SamplingParams
+    tag: ProgramTag
+    parse: Parse
+    priority: int = 0
+    reasoning: tuple[ReasoningFormat, Variable] | None = None
+    """How to split the answer, and where its reasoning goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    variable: Variable
+    request: SelectRequest
+
+
+@dataclass(frozen=True, slots=True)
+class OpenScope:
+    """From here on what is said is remembered, until CloseScope."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseScope:
+    variable: Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """The children go on from here."""
+
+    children: "tuple[Branch, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenate:
+    """What the children said since they were spawned follows here, in their order."""
+
+    children: "tuple[Branch, ...]"
+    keep_errors: bool = False
+    """A child that failed contributes nothing, instead of failing this branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tells what the branch has said up to here: its text, or its messages."""
+
+    variable: Variable
+    what: str
+    """text, messages or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndFeed:
+    """Whoever watches the branch's text through this feed has seen enough."""
+
+    feed: TextFeed
+
+
+Operation = (
+    AppendText
+    | AppendImage
+    | BeginRole
+    | EndRole
+    | Generate
+    | Choose
+    | OpenScope
+    | CloseScope
+    | Spawn
+    | Concatenate
+    | Report
+    | EndFeed
+)

@@ -1,0 +1,98 @@
+"""The keyword arguments of ``gen`` and of ``run``, spelled once, and the SamplingParams that they become."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import msgspec
+
+from ramet.runtime.protocol import InvalidRequestError, SamplingParams
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Fields of SamplingParams as people write them: one string where there may be several, lists for tuples.
+    ``max_tokens`` stands apart, as an argument of its own.
+
+    ``return_logprob`` and ``top_logprobs_num`` are SGLang's words for ``logprobs``.
+    """
+
+    min_tokens: int | None
+    n: int | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: int | Sequence[int] | None
+    stop_regex: str | Sequence[str] | None
+    include_stop: bool | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    seed: int | None
+    ignore_eos: bool | None
+    logprobs: int | None
+    return_logprob: bool | None
+    top_logprobs_num: int | None
+    skip_special_tokens: bool | None
+
+
+SAMPLING_OPTIONS = frozenset(SamplingOptions.__annotations__) | {"max_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """SamplingParams, and which of their fields were given rather than left at their defaults."""
+
+    params: SamplingParams = field(default_factory=SamplingParams)
+    given: frozenset[str] = frozenset()
+
+    def over(self, defaults: "Sampling") -> "Sampling":
+        """These where they were given, else the defaults'. Raises InvalidRequestError where both do not fit."""
+        own = {field: getattr(self.params, field) for field in self.given}
+        return Sampling(msgspec.structs.replace(defaults.params, **own), self.given | defaults.given)
+
+
+def sampling(options: Mapping[str, Any], **more: Any) -> Sampling:
+    """Options that are None count as not given. ``more`` are fields that take part as they are.
+
+    Raises:
+        InvalidRequestError: an option that there is not, with the nearest name; or a value out of range.
+    """
+    for name in options:
+        if name not in SAMPLING_OPTIONS:
+            raise InvalidRequestError(unknown_option(name, SAMPLING_OPTIONS), field=name)
+    given = {name: _as_field(name, value) for name, value in options.items() if value is not None} | more
+    num_top = given.pop("top_logprobs_num", None)
+    if given.pop("return_logprob", False) or num_top is not None:
+        given.setdefault("logprobs", num_top or 0)
+    # max_tokens=None is a choice: until the context is full. It is the one option of which None has a meaning.
+    if "max_tokens" in options:
+        given["max_tokens"] = options["max_tokens"]
+    # The default of max_tokens is the run's business; a min_tokens above it must not be refused here.
+    params = SamplingParams(**({"max_tokens": None} | given))
+    return Sampling(params, frozenset(given))
+
+
+def unknown_option(name: str, known: frozenset[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    return f"there is no option {name!r}; {hint}"
+
+
+def _as_field(name: str, value: Any) -> Any:
+    if name in ("stop", "stop_regex"):
+        return (value,) if isinstance(value, str) else _as_tuple(name, value, "a string or a list of strings")
+    if name == "stop_token_ids":
+        return (value,) if isinstance(value, int) else _as_tuple(name, value, "a token id or a list of them")
+    if name == "logit_bias" and isinstance(value, Mapping):
+        return dict(value)
+    return value
+
+
+def _as_tuple(name: str, value: object, expected: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise InvalidRequestError(f"{name} is {value!r}; it must be {expected}", field=name)
+    return tuple(sorted(value)) if isinstance(value, set | frozenset) else tuple(value)

@@ -1,0 +1,156 @@
+"""Reading what a branch has said: what waits for it, written once for threads and for coroutines."""
+
+import logging
+from typing import Any
+
+from ramet.lang.errors import ProgramCancelledError
+from ramet.lang.operations import EndFeed, Report
+from ramet.lang.outline import Outline
+from ramet.lang.signals import Signal, Steps
+from ramet.lang.variables import TextFeed, Variable
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """How a run of a program ended. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.return_value: object = None
+        self._error: BaseException | None = None
+        self._error_told = False
+        self._ended = False
+        self._signal = Signal()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def end(self, return_value: object, error: BaseException | None) -> None:
+        """Ending twice changes nothing."""
+        if not self._ended:
+            self.return_value, self._error = return_value, error
+            self._ended = True
+            self._signal.notify()
+
+    def ending(self) -> Steps[None]:
+        yield self._signal, lambda: self._ended
+
+    def error(self) -> BaseException | None:
+        """For whoever is about to see it, or does not want to."""
+        self._error_told = True
+        return self._error
+
+    def raise_error(self) -> None:
+        if (error := self.error()) is not None:
+            raise error
+
+    def __del__(self) -> None:
+        # Only a stream that nobody read to its end gets here untold.
+        if self._error is not None and not self._error_told:
+            logger.error("a program failed and nobody asked: %r", self._error)
+
+
+class Reader:
+    """Of the program itself: what there is not yet, and nothing will make, is an error at once."""
+
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+
+    def variable(self, name: str) -> Steps[Variable]:
+        """Raises UnknownVariableError."""
+        yield from ()
+        variable = self._outline.find(name)
+        if variable is None:
+            raise self._outline.unknown(name)
+        return variable
+
+    def value(self, name: str) -> Steps[object]:
+        variable = yield from self.variable(name)
+        yield from variable.settling()
+        return variable.value()
+
+    def meta(self, name: str) -> Steps[object]:
+        variable = yield from self.variable(name)
+        yield from variable.settling()
+        return variable.meta()
+
+    def report(self, what: str) -> Steps[Any]:
+        """The branch's "text" or "messages" after all that was said so far; "nothing" only waits for that."""
+        report = Report(Variable(None, self._outline.place, streams=False), what)
+        self._outline.submit(report)
+        yield from report.variable.settling()
+        return report.variable.value()
+
+    def error(self) -> Steps[BaseException | None]:
+        report = Report(Variable(None, self._outline.place, streams=False), "nothing")
+        self._outline.submit(report)
+        yield from report.variable.settling()
+        failure = report.variable.failure
+        return None if failure is None else failure.deliver()
+
+    def feed(self) -> TextFeed:
+        """The branch's text as far as it has been asked for."""
+        feed = TextFeed()
+        branch = self._outline.branch
+        branch.execution.thread.call(branch.watch, feed)
+        self._outline.submit(EndFeed(feed))
+        return feed
+
+    def after_stream(self, error: ProgramCancelledError | None) -> Steps[None]:
+        """What to do when a stream of the branch's text has ended."""
+        yield from ()
+        if error is not None:
+            raise error
+
+
+class OutsideReader(Reader):
+    """Of whoever holds a run from outside: it waits for what the program may still say."""
+
+    def __init__(self, outline: Outline, run: Run) -> None:
+        super().__init__(outline)
+        self._run = run
+
+    def variable(self, name: str) -> Steps[Variable]:
+        outline = self._outline
+        yield outline.changed, lambda: outline.find(name) is not None or outline.ended
+        variable = outline.find(name)
+        if variable is not None:
+            return variable
+        yield from self._run.ending()
+        self._run.raise_error()
+        raise outline.unknown(name)
+
+    def report(self, what: str) -> Steps[Any]:
+        """After the run's end. Of a run that failed: what it had said."""
+        yield from self._run.ending()
+        branch = self._outline.branch
+        if what == "nothing":
+            self._run.raise_error()
+            return None
+        report = Report(Variable(None, self._outline.place, streams=False), what)
+        branch.execution.thread.call(branch.report, report)
+        yield from report.variable.settling()
+        return report.variable.value()
+
+    def error(self) -> Steps[BaseException | None]:
+        yield from self._run.ending()
+        if (error := self._run.error()) is not None:
+            return error
+        failure = self._outline.branch.failure
+        return None if failure is None else failure.deliver()
+
+    def feed(self) -> TextFeed:
+        """The branch's text to its end."""
+        feed = TextFeed()
+        branch = self._outline.branch
+        branch.execution.thread.call(branch.watch, feed)
+        self._outline.when_ended(lambda: branch.submit(EndFeed(feed)))
+        return feed
+
+    def after_stream(self, error: ProgramCancelledError | None) -> Steps[None]:
+        # Cancelled, because something in the program was raised: that is what to tell.
+        yield from self._run.ending()
+        self._run.raise_error()
+        if error is not None:
+            raise error

@@ -1,0 +1,140 @@
+"""What a call's text becomes as a value, and the constraint that makes sure that it can."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from ramet.lang.ir import Parse
+from ramet.runtime.protocol import GrammarSpec, InvalidRequestError, JsonSchema, Regex
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must look like, where it stops besides, and how it is read."""
+
+    grammar: GrammarSpec | None = None
+    stop_regex: tuple[str, ...] = ()
+    parse: Parse = str
+
+
+@runtime_checkable
+class _PydanticModel(Protocol):
+    """pydantic's BaseModel class, of which ramet knows these two methods and no more."""
+
+    def model_json_schema(self) -> dict[str, Any]: ...
+
+    def model_validate_json(self, json_data: str) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonAs:
+    """Reads JSON text as an instance of ``type``."""
+
+    type: Any
+
+    def __call__(self, text: str) -> object:
+        # pydantic's and msgspec's errors are ValueErrors both.
+        if isinstance(self.type, _PydanticModel):
+            return self.type.model_validate_json(text)
+        return msgspec.json.decode(text, type=self.type)
+
+
+def parse_bool(text: str) -> bool:
+    if text not in ("True", "False"):
+        raise ValueError(f"{text!r} is neither True nor False")
+    return text == "True"
+
+
+def parse_quoted(text: str) -> str:
+    """The string inside the quotes, its escapes resolved."""
+    return msgspec.json.decode(text, type=str)
+
+
+# A number ends where the model goes on with something else, whatever that is: the grammar lets it, and the stop
+# cuts there. If only digits and the end of the answer were allowed, a model that wants to go on with a word
+# would be made to write digits that it did not mean.
+_INT = Constraint(Regex(r"[-+]?[0-9]+([^-+0-9][\s\S]*)?"), (r"[^-+0-9]",), int)
+_FLOAT = Constraint(
+    Regex(r"[-+]?[0-9]+(\.[0-9]+)?([^-+.0-9][\s\S]*|\.([^-+.0-9][\s\S]*)?)?"),
+    (r"[^-+.0-9]", r"\.[^-+.0-9]"),
+    float,
+)
+_BOOL = Constraint(Regex("True|False"), (), parse_bool)
+_STR = Constraint(Regex(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'), (), parse_quoted)
+
+
+def dtype_constraint(dtype: object) -> Constraint:
+    """For int, float, bool, or str: a string in double quotes, of which the value is what stands inside."""
+    # By identity: bool is an int, and 1 == True.
+    for known, constraint in ((int, _INT), (float, _FLOAT), (bool, _BOOL), (str, _STR)):
+        if dtype is known:
+            return constraint
+    raise InvalidRequestError(f"dtype is {dtype!r}; it must be int, float, str or bool", field="dtype")
+
+
+def json_constraint(schema: object) -> Constraint:
+    """For a JSON Schema as a dict or as text, whose value is the JSON text; or for a type (a pydantic model, a
+    dataclass, or another one that msgspec knows: ``list[int]``, TypedDict), whose value is an instance.
+    """
+    match schema:
+        case str():
+            return Constraint(JsonSchema(_checked(schema)))
+        case dict() | bool():
+            return Constraint(JsonSchema(json_document(schema, "json_schema")))
+        case _:
+            return Constraint(JsonSchema.of(type_schema(schema)), (), JsonAs(schema))
+
+
+def type_schema(type_: Any) -> dict[str, Any]:
+    """The JSON Schema of a type. Its objects have no other properties than those the type declares, unless the
+    type says that it keeps others: what it would throw away again need not be generated.
+    """
+    if isinstance(type_, _PydanticModel):
+        return _closed(type_.model_json_schema())
+    try:
+        return _closed(msgspec.json.schema(type_))
+    except (TypeError, RuntimeError) as error:
+        raise InvalidRequestError(
+            f"json_schema is {type_!r}, which has no JSON schema ({error}); give a schema as dict or text, "
+            "a pydantic model or a dataclass",
+            field="json_schema",
+        ) from None
+
+
+def _checked(text: str) -> str:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"json_schema is not JSON: {error}", field="json_schema") from None
+    if not isinstance(document, dict | bool):
+        raise InvalidRequestError(
+            f"json_schema is the JSON of a {type(document).__name__}; it must be an object", field="json_schema"
+        )
+    return text
+
+
+def json_document(value: dict[str, Any] | bool, field: str) -> str:
+    """As compact JSON text, keys in their order. Raises InvalidRequestError by the field's name."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{field} cannot be written as JSON: {error}", field=field) from None
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    closed = {key: _closed_value(value) for key, value in schema.items()}
+    if closed.get("type") == "object" and "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _closed_value(value: object) -> object:
+    match value:
+        case dict():
+            return _closed(value)
+        case list():
+            return [_closed_value(item) for item in value]
+        case _:
+            return value
