@@ -26,7 +26,7 @@ def encode_chat(
     rendered text as a whole. BOS comes first where the model wants one, once, whether or not the template
     writes it.
     """
-    guard = _ContentGuard(tokenizer.special_text)
+    guard = ContentGuard(tokenizer.special_text)
     text = tokenizer.chat_template.render_with(
         guard.protect,
         messages,
@@ -38,7 +38,7 @@ def encode_chat(
     return tokenizer.encode_segments(guard.segments(text), add_bos=True)
 
 
-class _ContentGuard:
+class ContentGuard:
     """Takes the texts of control tokens out of content before the template sees it, and puts them back after.
 
     In their place stands private text that the template carries along like any other: it may trim, split, or

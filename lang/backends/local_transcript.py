@@ -1,0 +1,99 @@
+"""What one branch has said so far, as an immutable record: turns, and in them text and what was generated."""
+
+from dataclasses import dataclass, replace
+
+OUTSIDE = ""
+"""The role of text outside any role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Token ids that the model gave, or that were chosen: carried from then on, never tokenised again.
+
+    With token healing they take the place of the last tokens of the text before them: they begin with the
+    bytes ``replaced``, which ``num_replaced`` tokens spelled there. ``text`` is what they add behind those.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    num_replaced: int = 0
+    replaced: bytes = b""
+
+
+Part = str | Generated
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a template begins an assistant's turn in a conversation (``rendered``) and where it asks for one
+    (``asked``), where the two differ. A turn that begins with generated ids keeps what they were asked with."""
+
+    rendered: str
+    asked: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one role says; OUTSIDE: text that stands outside the chat template."""
+
+    role: str
+    parts: tuple[Part, ...] = ()
+    opening: Opening | None = None
+
+    @property
+    def content(self) -> str:
+        return "".join(part if isinstance(part, str) else part.text for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Turns in order. ``is_open``: the last one is a role's and goes on."""
+
+    turns: tuple[Turn, ...] = ()
+    is_open: bool = False
+
+    def with_text(self, text: str) -> "Transcript":
+        return self._with_part(text) if text else self
+
+    def with_generated(self, generated: Generated, opening: Opening | None = None) -> "Transcript":
+        """``opening``: where it is the first part of an assistant's turn."""
+        extended = self._with_part(generated)
+        if opening is None:
+            return extended
+        last = replace(extended.turns[-1], opening=opening)
+        return replace(extended, turns=(*extended.turns[:-1], last))
+
+    def with_role(self, role: str) -> "Transcript":
+        """Not inside another role."""
+        assert not self.is_open
+        return Transcript((*self.turns, Turn(role)), is_open=True)
+
+    def without_role(self) -> "Transcript":
+        """The open role ends."""
+        assert self.is_open
+        return Transcript(self.turns)
+
+    @property
+    def role(self) -> str:
+        """The open one, or OUTSIDE."""
+        return self.turns[-1].role if self.is_open else OUTSIDE
+
+    def trailing_text(self) -> str:
+        """The program's text at the very end, behind everything generated; "" at a template's seam."""
+        if not self.turns or (self.turns[-1].role != OUTSIDE and not self.is_open):
+            return ""
+        texts: list[str] = []
+        for part in reversed(self.turns[-1].parts):
+            if not isinstance(part, str):
+                break
+            texts.append(part)
+        return "".join(reversed(texts))
+
+    def _with_part(self, part: Part) -> "Transcript":
+        if not self.turns or (not self.is_open and self.turns[-1].role != OUTSIDE):
+            return Transcript((*self.turns, Turn(OUTSIDE, (part,))))
+        last = self.turns[-1]
+        return replace(self, turns=(*self.turns[:-1], replace(last, parts=(*last.parts, part))))
+
+
+NOTHING_SAID = Transcript()
