@@ -52,12 +52,17 @@ class Batch:
 
             tasks = [asyncio.create_task(run_one(index)) for index in range(len(self.invocations))]
             try:
-                return await asyncio.gather(*tasks)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             finally:
+                # Once and not again: a second cancellation would break off the first one's clearing up.
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 executor.shutdown(wait=False)
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        return [task.result() for task in tasks]
 
     def iterate(self) -> Iterator[ProgramState]:
         """The states in order, each as soon as it is there. Closing the iterator cancels the rest."""

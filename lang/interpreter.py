@@ -322,6 +322,7 @@ class Branch:
             self._new_feeds.clear()
 
     def _end_feed(self, feed: TextFeed) -> None:
+        self._admit_feeds()
         if feed not in self._feeds:
             return
         self._feeds.remove(feed)

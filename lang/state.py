@@ -267,10 +267,17 @@ class ProgramStateGroup:
     def __getitem__(self, index: int | slice) -> ProgramState | Sequence[ProgramState]:
         return self._states[index]
 
+    def __setitem__(self, index: int, state: ProgramState) -> None:
+        """What Python does at the end of ``group[index] += expression``; a branch cannot be replaced."""
+        if self._states[index] is not state:
+            raise self._parent.place.error(
+                ProgramStructureError, "a branch cannot be replaced by another state; add to it with +="
+            )
+
     def __iadd__(
         self, expression: Expression | Inlined | Sequence[Expression | Inlined] | Callable[[int], object]
     ) -> Self:
-        """Says the same in every branch; of a list each its own; of a function what it returns for the index."""
+        """Says the same in every branch; of a list each its own; of a function what it gives for the index."""
         each = _for_each(expression, len(self._states), self._parent.place)
         for state, own in zip(self._states, each, strict=True):
             state += own
