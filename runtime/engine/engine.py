@@ -7,7 +7,7 @@ from typing import Any
 from ramet.runtime.engine.build import build_engine
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.face import EngineFace
-from ramet.runtime.engine.loop import EngineLoop
+from ramet.runtime.engine.loop import CLOSE_SECONDS, EngineLoop
 from ramet.runtime.engine.progress import loading_progress
 from ramet.runtime.engine.threads import EngineThread
 
@@ -37,6 +37,8 @@ class Engine(EngineFace):
             try:
                 built = thread.call(partial(build_engine, config, report))
             except BaseException:
+                # After Ctrl-C the thread may still be loading: an interpreter that exits under it crashes.
                 thread.end()
+                thread.join(CLOSE_SECONDS)
                 raise
         super().__init__(EngineLoop(built.core, built.info, thread), built.tokenizer)

@@ -36,7 +36,9 @@ from ramet.runtime.protocol import TokenLogprobs
 from ramet.runtime.scheduler.batch import BatchRow, RowResult
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity)"
-NOTHING_ALLOWED = "no token is allowed: the grammar's mask and the banned tokens leave none"
+NOTHING_ALLOWED = (
+    "no token is allowed: the grammar takes only tokens that end the answer here, and min_tokens forbids them"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,11 @@
 """Engine on the embedded model: SmolLM2, as users get it."""
 
 import asyncio
+import signal
+import threading
+import time
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -144,3 +148,17 @@ def test_the_process_gives_the_same_tokens(engine: Engine) -> None:
         assert process.chat([{"role": "user", "content": "hi"}], GREEDY).text
         assert process.info.kv_tokens == 512
         process.check_integrity()
+
+
+def test_an_interrupted_start_leaves_no_thread_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def build(*_arguments: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.1)
+        ended.set()
+
+    monkeypatch.setattr(import_module("ramet.runtime.engine.engine"), "build_engine", build)
+    with pytest.raises(KeyboardInterrupt):
+        Engine("smollm2")
+    assert ended.is_set()
