@@ -30,6 +30,7 @@ from ramet.lang.errors import ProgramStructureError, UnsupportedError
 from ramet.runtime.protocol import (
     FinishReason,
     InvalidRequestError,
+    Prefix,
     ProgramTag,
     RequestStats,
     SamplingParams,
@@ -197,6 +198,12 @@ class LocalPrompt:
             InvalidRequestError: the request is wrong, or the chat template refuses the turns so far.
             RequestFailedError, RequestAbortedError, EngineDeadError: it did not end by itself.
         """
+        if isinstance(params.grammar, Prefix):
+            raise InvalidRequestError(
+                "a Prefix is how the backend heals tokens; append its text to the prompt, and give its inner "
+                "grammar",
+                field="grammar",
+            )
         transcript, encoded = self._transcript, await self._encoded()
         if not encoded.token_ids:
             raise InvalidRequestError(
@@ -292,12 +299,19 @@ class LocalPrompt:
 
     def _append_option(self, prompt: Encoded, chosen: Encoded, option: str) -> None:
         """The chosen option's ids, carried like generated ones; they replace what the prompt's end was
-        tokenised as before."""
+        tokenised as before. A template may have trimmed the option's text, so the ids say what it is."""
         start = len(common_prefix(prompt.token_ids, chosen.token_ids))
-        cut = prompt.token_ids[start:]
+        cut, token_ids = prompt.token_ids[start:], chosen.token_ids[start:]
         tokenizer = self._backend.engine.tokenizer
-        spelled = b"".join(tokenizer.token_bytes(token_id) or b"" for token_id in cut)
-        generated = Generated(tuple(chosen.token_ids[start:]), option, len(cut), spelled)
+        if any(tokenizer.token_bytes(token_id) is None for token_id in cut):
+            # The template asks for an answer with more than it writes before one: the turn begins with text.
+            self._transcript = self._transcript.with_text(option)
+            return
+        replaced, spelled = (
+            b"".join(tokenizer.token_bytes(token_id) or b"" for token_id in ids) for ids in (cut, token_ids)
+        )
+        text = spelled[len(replaced) :].decode(errors="replace")
+        generated = Generated(tuple(token_ids), text, len(cut), replaced)
         self._transcript = self._transcript.with_generated(generated, prompt.opening)
 
 

@@ -61,7 +61,7 @@ class TokenHealer:
         beginning of a character on. Nothing where one of ``stop_token_ids`` could spell it: to spell it again
         would end the answer.
         """
-        if not healable or isinstance(params.grammar, Prefix):
+        if not healable:
             return NOTHING
         count, spelled = self._longest(token_ids, healable.encode())
         if not count or self._is_stop(spelled, params):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ramet.runtime.cache import CacheStats, PageAccountingError, PageAllocator, RadixCache
-from ramet.runtime.protocol import FinishReason, InvalidRequestError, TokenOutput
+from ramet.runtime.protocol import FinishReason, InvalidRequestError, Prefix, TokenOutput
 from ramet.runtime.scheduler.admission import check_request
 from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
 from ramet.runtime.scheduler.commit import check_results, commit_tokens, gather_prompt_logprobs
@@ -178,7 +178,9 @@ class Scheduler:
         model_stops = self._model_stop_ids
         request.stop_token_ids = own_stops if request.params.ignore_eos else own_stops | model_stops
         # A grammar ends with the model's stop tokens, whether or not they stop a free text.
-        banned = request.stop_token_ids if request.matcher is None else own_stops | model_stops
+        grammar = request.params.grammar
+        is_free = request.matcher is None or (isinstance(grammar, Prefix) and grammar.inner is None)
+        banned = request.stop_token_ids if is_free else own_stops | model_stops
         request.banned_token_ids = tuple(sorted(banned))
         request.sequence = self._num_arrivals
         self._num_arrivals += 1

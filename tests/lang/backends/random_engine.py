@@ -24,15 +24,17 @@ Row = npt.NDArray[np.float64]
 
 @dataclass
 class RandomModel:
-    """Log probabilities from a hash of the history."""
+    """Log probabilities from a hash of the history. ``never``: tokens of probability 0."""
 
     vocab_size: int
     spread: float = 3.0
+    never: tuple[int, ...] = ()
 
     def logprobs(self, history: Sequence[int]) -> Row:
         """[vocab_size]"""
         seed = zlib.crc32(np.asarray(history, dtype=np.int64).tobytes())
         logits: Row = self.spread * np.random.default_rng(seed).standard_normal(self.vocab_size)
+        logits[list(self.never)] = -np.inf
         logits -= logits.max() + math.log(np.exp(logits - logits.max()).sum())
         return logits
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from ramet.runtime.tokenizer import FastTokenizer, Spelling, TokenizerSpec
-from ramet.runtime.tokenizer.spelling import byte_alphabet
+from ramet.runtime.tokenizer.spelling import WORD_BOUNDARY, byte_alphabet
 
 CONTROL = (
     "<s>",
@@ -106,9 +106,11 @@ def small_tokenizer(
     words: Sequence[str] = WORDS,
     bos: str | None = None,
     ends: Sequence[str] = ENDS,
+    strips: Sequence[str] = (),
 ) -> FastTokenizer:
     """All bytes, the words (and their beginnings, which their merges need) and the control tokens. Merges go
-    across words. ``bos``: the control token that the model wants in front."""
+    across words. ``bos``: the control token that the model wants in front. ``strips``: control tokens that take
+    the white space in front of them."""
     letter = {byte: character for character, byte in byte_alphabet().items()}
     vocabulary = {letter[byte]: byte for byte in range(256)}
     merges: list[tuple[str, str]] = []
@@ -120,7 +122,41 @@ def small_tokenizer(
                 merges.append((text[: length - 1], text[length - 1]))
     library = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    library.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL])
+    return _finish(library, Spelling("byte_level"), template, bos=bos, ends=ends, strips=strips)
+
+
+def small_sentencepiece(template: str | None = MISTRAL, *, words: Sequence[str] = WORDS) -> FastTokenizer:
+    """As ``small_tokenizer``, of Llama 2's kind: byte fallback, BOS, and a space in front of every text."""
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    merges: list[tuple[str, str]] = []
+    for word in (*map(chr, range(0x20, 0x7F)), *words):
+        text = word.replace(" ", WORD_BOUNDARY)
+        for length in range(1, len(text) + 1):
+            if text[:length] not in vocabulary:
+                vocabulary[text[:length]] = len(vocabulary)
+                if length > 1:
+                    vocabulary.setdefault(text[length - 1], len(vocabulary))
+                    merges.append((text[: length - 1], text[length - 1]))
+    library = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True))
+    library.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(WORD_BOUNDARY), normalizers.Replace(" ", WORD_BOUNDARY)]
+    )
+    spelling = Spelling("sentencepiece", byte_fallback=True, leading_space=True)
+    return _finish(library, spelling, template, bos="<s>", ends=ENDS, strips=())
+
+
+def _finish(
+    library: Tokenizer,
+    spelling: Spelling,
+    template: str | None,
+    *,
+    bos: str | None,
+    ends: Sequence[str],
+    strips: Sequence[str],
+) -> FastTokenizer:
+    library.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False, lstrip=text in strips) for text in CONTROL]
+    )
     ids = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
     size = library.get_vocab_size(with_added_tokens=True)
     return FastTokenizer(
@@ -128,7 +164,7 @@ def small_tokenizer(
             tokenizer_json=library.to_str(),
             num_tokens=size,
             vocab_size=size,
-            spelling=Spelling("byte_level"),
+            spelling=spelling,
             bos_id=ids[bos or "<s>"],
             eos_id=ids["</s>"],
             eos_token_ids=tuple(ids[text] for text in ends),

@@ -5,27 +5,38 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, SelectRequest
 from ramet.lang.backends.local import LocalBackend, LocalPrompt
 from ramet.lang.errors import ProgramStructureError, UnsupportedError
-from ramet.runtime.engine import Engine, EngineFace
+from ramet.runtime.engine import Engine, EngineFace, EngineProcess
 from ramet.runtime.protocol import (
     Choice,
     EngineDeadError,
     FinishReason,
     InvalidRequestError,
+    Prefix,
     ProgramTag,
     SamplingParams,
 )
 from ramet.runtime.tokenizer import FastTokenizer, encode_chat
 from tests.lang.backends.random_engine import RandomEngine, open_random
-from tests.lang.backends.small_tokenizer import LLAMA, MISTRAL, small_tokenizer
+from tests.lang.backends.small_tokenizer import (
+    CHATML,
+    LLAMA,
+    MISTRAL,
+    THINKER,
+    small_sentencepiece,
+    small_tokenizer,
+)
 from tests.runtime.engine.speaking import open_speaking
 
 T = TypeVar("T")
@@ -216,6 +227,8 @@ class TestGenerate:
             run(generate(backend.prompt()))
         prompt = backend.prompt()
         prompt.append_text("x")
+        with pytest.raises(InvalidRequestError, match="a Prefix is how the backend heals"):
+            run(generate(prompt, SamplingParams(grammar=Prefix("x"))))
         with pytest.raises(InvalidRequestError, match="max_tokens"):
             run(generate(prompt, SamplingParams(max_tokens=10**6)))
         engine.face.close()
@@ -287,6 +300,18 @@ class TestHealing:
         assert ids[: len(sent)] == sent
         assert tokenizer.decode(ids) == prompt.text()
         assert len(ids) <= len(plain) + 5
+
+    def test_the_space_that_a_tokenizer_puts_in_front(self) -> None:
+        opened = open_random(small_sentencepiece())
+        tokenizer = opened.face.tokenizer
+        with opened.face as face:
+            for seed in range(4):
+                prompt = LocalBackend(face).prompt()
+                prompt.append_text("the")
+                answer = text_of(run(generate(prompt, SamplingParams(max_tokens=4, seed=seed))))
+                assert opened.executor.prompts[-1] == [tokenizer.bos_token_id]
+                assert prompt.text() == "the" + answer
+                assert tokenizer.decode(run(prompt.token_ids())) == prompt.text()
 
     def test_the_first_token_may_be_any_that_agrees_with_the_text(
         self, engine: RandomEngine, backend: LocalBackend
@@ -483,6 +508,31 @@ class TestSelect:
         assert run(prompt.token_ids()) == encode_chat(tokenizer, messages, add_generation_prompt=False)
         assert prompt.messages() == messages
 
+    def test_an_option_that_the_template_trims(self) -> None:
+        with open_random(small_tokenizer(LLAMA)).face as face:
+            prompt = LocalBackend(face).prompt()
+            say(prompt, "user", "hi")
+            prompt.begin_role("assistant")
+            before = prompt.text()
+            result = run(prompt.select(SelectRequest(options=(" the", " there"))))
+            assert prompt.text() == before + result.option.lstrip()
+            assert face.tokenizer.decode(run(prompt.token_ids()), skip_special_tokens=False) == prompt.text()
+            other = LocalBackend(face).prompt()
+            other.begin_role("assistant")
+            with pytest.raises(InvalidRequestError, match="option 0 of the select has no token"):
+                run(other.select(SelectRequest(options=("  ",))))
+
+    def test_an_option_in_place_of_a_thought(self) -> None:
+        tokenizer = small_tokenizer(THINKER)
+        with open_random(tokenizer).face as face:
+            prompt = LocalBackend(face).prompt()
+            say(prompt, "user", "hi")
+            prompt.begin_role("assistant")
+            assert prompt.text().endswith("<|think|>\n")
+            result = run(prompt.select(SelectRequest(options=("Yes", "no"))))
+            assert prompt.text().endswith("<|im_start|>assistant\n" + result.option)
+            assert tokenizer.decode(run(prompt.token_ids()), skip_special_tokens=False) == prompt.text()
+
     def test_ties_and_draws(self, backend: LocalBackend) -> None:
         def index(**options: Any) -> int:
             prompt = backend.prompt()
@@ -516,6 +566,86 @@ class TestSelect:
     ) -> None:
         with pytest.raises(InvalidRequestError, match=message):
             run(backend.prompt().select(SelectRequest(options=options, normalization=normalization)))
+
+
+texts = st.sampled_from(["http:", "//", " the", "re", "x\n", " ", "a://b", "<|im_end|>", "é"])
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("text"), texts),
+        st.tuples(st.just("generate"), st.integers(0, 99)),
+        st.tuples(st.just("select"), st.lists(texts, min_size=1, max_size=3)),
+        st.tuples(st.just("fork"), texts),
+        st.tuples(st.just("turn"), texts),
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=25)
+@given(operations=operations, template=st.sampled_from([None, CHATML]))
+def test_any_program_has_the_text_that_it_said_and_the_ids_that_it_got(
+    operations: list[tuple[str, Any]], template: str | None
+) -> None:
+    opened = open_random(small_tokenizer(template))
+    tokenizer = opened.face.tokenizer
+    special = set(tokenizer.special_tokens.values()) - set(tokenizer.stop_token_ids)
+    opened.model.never = (*range(128, 256), *special)
+
+    async def play() -> None:
+        prompt, expected = LocalBackend(opened.face).prompt(), ""
+        if template is not None:
+            say(prompt, "user", "hi")
+            prompt.begin_role("assistant")
+            expected = prompt.text()
+        for kind, argument in operations:
+            before = await prompt.token_ids()
+            match kind:
+                case "text":
+                    prompt.append_text(argument)
+                    expected += argument
+                case "generate" if before:
+                    params = SamplingParams(max_tokens=4, seed=argument, stop=("z",))
+                    deltas = await generate(prompt, params)
+                    expected += text_of(deltas)
+                    sent = opened.executor.prompts[-1]
+                    assert before[: len(sent)] == sent, "all but what was healed is as it was"
+                case "select":
+                    result = await prompt.select(SelectRequest(options=tuple(argument)))
+                    expected += result.option
+                case "fork":
+                    fork = prompt.fork()
+                    fork.append_text(argument)
+                    assert fork.text() == expected + argument
+                case "turn" if template is not None:
+                    prompt.end_role("assistant")
+                    say(prompt, "user", argument)
+                    prompt.begin_role("assistant")
+                    assert prompt.text().startswith(expected)
+                    expected = prompt.text()
+            assert prompt.text() == expected
+            ids = await prompt.token_ids()
+            assert tokenizer.decode(ids, skip_special_tokens=False) == expected
+
+    with opened.face as face:
+        run(play())
+        face.check_integrity()
+
+
+def test_an_engine_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3]))
+    with EngineProcess("speaking", builder="tests.runtime.engine.speaking:build_speaking") as engine:
+        backend = LocalBackend(engine)
+        prompt = backend.prompt()
+        prompt.append_text("say:yes")
+        assert text_of(run(generate(prompt))) == "yes"
+        choice = SamplingParams(grammar=Choice(("no",)), max_tokens=8)
+        assert text_of(run(generate(prompt, choice))) == "no"
+        assert prompt.text() == "say:yesyesno"
+        # One byte a token: there is nothing to heal, so the grammar of healing is tried by itself.
+        prefix = SamplingParams(grammar=Prefix("no", Choice(("!",))), max_tokens=8)
+        assert engine.generate("say:x", prefix).text == "!"
+        run(backend.flush_cache())
+        engine.check_integrity()
 
 
 class TestServer:

@@ -6,7 +6,7 @@ from ramet.lang.backends.local_encoding import Encoded, TranscriptEncoder
 from ramet.lang.backends.local_rendering import TranscriptRenderer
 from ramet.lang.backends.local_transcript import NOTHING_SAID, Generated, Transcript
 from ramet.runtime.tokenizer import FastTokenizer, encode_chat
-from tests.lang.backends.small_tokenizer import TEMPLATES, THINKER, small_tokenizer
+from tests.lang.backends.small_tokenizer import TEMPLATES, THINKER, small_sentencepiece, small_tokenizer
 from tests.lang.backends.test_local_rendering import NO_SYSTEM, messages_of, transcript_of
 
 
@@ -27,6 +27,21 @@ def test_conversations_have_the_ids_of_the_whole(name: str, bos: str | None) -> 
         )
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_tokenizer_that_puts_a_space_in_front(name: str) -> None:
+    tokenizer = small_sentencepiece(TEMPLATES[name])
+    encoder = encoder_of(tokenizer)
+    for count in range(1, len(NO_SYSTEM) + 1):
+        turns = NO_SYSTEM[:count]
+        expected = encode_chat(tokenizer, messages_of(turns), add_generation_prompt=False)
+        assert encoder.encode(transcript_of(turns)).token_ids == expected
+    the = tokenizer.encode(" the", at_start=False)
+    said = NOTHING_SAID.with_text("x").with_generated(Generated(tuple(the), " the")).with_text(" is")
+    ids = encoder.encode(said).token_ids
+    assert ids == [*tokenizer.encode("x", add_bos=True), *the, *tokenizer.encode(" is", at_start=False)]
+    assert tokenizer.decode(ids) == "x the is"
+
+
 def test_generated_ids_are_carried_as_they_are() -> None:
     tokenizer = small_tokenizer()
     # Not what the tokenizer makes of " the".
@@ -40,7 +55,31 @@ def test_generated_ids_are_carried_as_they_are() -> None:
     end = tokenizer.encode(" is<|im_end|>\n", allow_special=True)
     assert closed.token_ids == [*opened.token_ids[:-1], *end]
     assert closed.healable == ""
-    assert closed.pieces[0] is opened.pieces[0], "what has not changed is not tokenised again"
+    for before, after in zip(opened.pieces[0], closed.pieces[0], strict=True):
+        assert before is after, "what has not changed is not tokenised again"
+
+
+def test_of_text_that_has_grown_only_the_end_is_tokenised() -> None:
+    tokenizer = small_tokenizer()
+    encoder = encoder_of(tokenizer)
+    said = transcript_of([("system", "Be brief."), ("user", "http:")], open_last=True)
+    before = encoder.encode(said)
+    grown = encoder.encode(said.with_text("//"), before)
+    assert grown.token_ids == encoder.encode(said.with_text("//")).token_ids
+    (first,), (second,) = before.pieces, grown.pieces
+    assert len(first) == 3
+    assert all(one is other for one, other in zip(first[:-1], second[:-1], strict=True))
+    assert first[-1] != second[-1]
+
+
+def test_a_special_token_that_takes_the_space_in_front_is_no_boundary() -> None:
+    tokenizer = small_tokenizer(strips=("<|im_end|>",))
+    encoder = encoder_of(tokenizer)
+    turns = [("user", "hi \n"), ("assistant", "y  ")]
+    encoded = encoder.encode(transcript_of(turns))
+    assert encoded.token_ids == encode_chat(tokenizer, messages_of(turns), add_generation_prompt=False)
+    starts = {chunk[0][0][:12] for chunk, _ in encoded.pieces[0]}
+    assert starts == {"<|im_start|>"}
 
 
 def test_text_on_both_sides_of_a_call_is_tokenised_as_one() -> None:

@@ -73,11 +73,10 @@ def test_a_space_that_encoding_put_in_front() -> None:
     assert TokenHealer(TOKENIZER).healing(ids, "the", FREE) == Healing(1, " the")
 
 
-def test_no_healing_where_a_stop_token_could_spell_it_or_where_a_prefix_is_asked_for() -> None:
+def test_no_healing_where_a_stop_token_could_spell_it() -> None:
     newline, colon = TOKENIZER.encode("\n")[0], TOKENIZER.encode(":")[0]
     assert healing("x\n", params=SamplingParams(stop_token_ids=(newline,))) == NOTHING
     assert healing("x\n", params=SamplingParams(stop_token_ids=(colon,))).text == "\n"
-    assert healing("x\n", params=SamplingParams(grammar=Prefix("a"))) == NOTHING
 
 
 def test_parameters_count_what_is_spelled_again() -> None:

@@ -32,12 +32,13 @@ def render(name: str, said: Transcript) -> Rendering:
     return TranscriptRenderer(small_tokenizer(TEMPLATES[name], bos=bos)).render(said)
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize("turns", [TURNS, NO_SYSTEM])
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    # Gemma's template refuses the system role.
+    [*((name, NO_SYSTEM) for name in TEMPLATES), *((name, TURNS) for name in TEMPLATES if name != "gemma")],
+)
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_conversations_are_those_of_the_template(name: str, turns: list[tuple[str, str]], count: int) -> None:
-    if name == "gemma" and turns is TURNS:
-        pytest.skip("this template refuses the system role")
     turns, template = turns[:count], small_tokenizer(TEMPLATES[name]).chat_template
     can_continue = name != "mistral" or turns[-1][0] != "system"
     assert render(name, transcript_of(turns)).text() == template.render(

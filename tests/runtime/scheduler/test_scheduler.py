@@ -3,7 +3,7 @@
 import pytest
 
 from ramet.runtime.cache import PageAllocator, RadixCache
-from ramet.runtime.protocol import FinishReason, InvalidRequestError, PromptTooLongError
+from ramet.runtime.protocol import Choice, FinishReason, InvalidRequestError, Prefix, PromptTooLongError
 from ramet.runtime.scheduler import (
     Request,
     RequestStatus,
@@ -11,7 +11,7 @@ from ramet.runtime.scheduler import (
     ScheduledBatch,
     Scheduler,
 )
-from tests.runtime.scheduler.fakes import make_input
+from tests.runtime.scheduler.fakes import TurnMatcher, make_input
 from tests.runtime.scheduler.simulation import EOS, Steps, prompt_of, roomy_config
 
 # -- The budget ------------------------------------------------------------------------------------------------
@@ -241,3 +241,17 @@ def test_calls_out_of_turn_are_refused() -> None:
 def test_a_cache_of_other_sizes_is_refused() -> None:
     with pytest.raises(ValueError, match="9 pages of 4 tokens, the config 256 of 4"):
         Scheduler(roomy_config(4), cache=RadixCache(PageAllocator(9, 4)))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "is_banned"),
+    [(Prefix("a"), False), (Prefix("a", Choice(("b",))), True), (Choice(("b",)), True)],
+)
+def test_before_min_tokens_the_end_is_banned_where_it_would_end_the_output(
+    grammar: Prefix | Choice, is_banned: bool
+) -> None:
+    scheduler = Scheduler(roomy_config(4), stop_token_ids=(EOS,))
+    source = make_input("r", prompt_of(3, 1), ignore_eos=True, min_tokens=2, grammar=grammar)
+    request = Request.from_input(source, arrival=0.0, matcher=TurnMatcher(40, EOS, length=5))
+    scheduler.add(request)
+    assert request.banned_token_ids == ((EOS,) if is_banned else ())
