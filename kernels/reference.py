@@ -71,14 +71,19 @@ def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def linear_int8(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T with int8 weights (one scale an output channel) and activations (one scale a token).
+    """x @ weight.T with int8 weights (one scale an output channel) and activations of two int8 digits (one scale
+    a token): x ~ (high + low / 254) * scale, both digits from -127 to 127.
 
-    x: [num_tokens, k]; weight: [n, k] int8; weight_scale: [n] fp32. The sum over k is exact (int32), so a
+    x: [num_tokens, k]; weight: [n, k] int8; weight_scale: [n] fp32. The sums over k are exact (int32), so a
     token's result does not depend on the tokens beside it.
     """
-    q, scale = quantize_rows_int8(x)
-    total = (q.to(torch.int64) @ weight.to(torch.int64).t()).to(torch.float32)
-    out = total * (scale[:, None] * weight_scale[None, :])
+    x32 = x.float()
+    scale = x32.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127.0
+    high = torch.round(x32 / scale).clamp(-127, 127)
+    low = torch.round((x32 / scale - high) * 254.0).clamp(-127, 127)
+    columns = weight.double().t()
+    total = (high.double() @ columns + (low.double() @ columns) / 254.0).to(torch.float32)
+    out = total * scale * weight_scale
     return (out if bias is None else out + bias).to(x.dtype)
 
 
