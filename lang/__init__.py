@@ -28,11 +28,13 @@ from ramet.lang.errors import (
     ProgramCancelledError,
     ProgramError,
     ProgramStructureError,
+    ToolError,
     UnknownVariableError,
     UnsupportedError,
 )
 from ramet.lang.program import Program, function
 from ramet.lang.state import ProgramState, ProgramStateGroup
+from ramet.lang.tools import Tool, ause_tools, describe_tools, use_tools
 
 __all__ = [
     "BranchError",
@@ -43,11 +45,15 @@ __all__ = [
     "ProgramState",
     "ProgramStateGroup",
     "ProgramStructureError",
+    "Tool",
+    "ToolError",
     "UnknownVariableError",
     "UnsupportedError",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "ause_tools",
+    "describe_tools",
     "flush_cache",
     "function",
     "gen",
@@ -65,6 +71,7 @@ __all__ = [
     "token_length_normalized",
     "total_likelihood",
     "unconditional_likelihood_normalized",
+    "use_tools",
     "user",
     "user_begin",
     "user_end",

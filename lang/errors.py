@@ -48,6 +48,10 @@ class UnsupportedError(ProgramError):
     """The backend cannot do this; the message names the backend, the feature and the remedy."""
 
 
+class ToolError(ProgramError):
+    """A tool failed; ``__cause__`` is what it raised, ``variable`` the tool's name."""
+
+
 class ProgramCancelledError(ProgramError):
     """The program was cancelled before it ended."""
 

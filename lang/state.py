@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, overload, runtime_checkable
 
+from ramet.lang.backends.base import Capabilities
 from ramet.lang.errors import ProgramCancelledError, ProgramStructureError
 from ramet.lang.interpreter import Branch, ForkGroup
 from ramet.lang.ir import Expression, Node, RoleBegin, RoleEnd, VarScopeBegin, VarScopeEnd, as_node
@@ -66,6 +67,11 @@ class ProgramState:
     def __contains__(self, name: object) -> bool:
         """Whether there is such a variable, or a call that will make it."""
         return isinstance(name, str) and self._outline.find(name) is not None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend of this program can do."""
+        return self._outline.terms.capabilities
 
     @property
     def ret_value(self) -> Any:

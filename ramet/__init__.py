@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from ramet.lang import ProgramState as ProgramState
     from ramet.lang import ProgramStateGroup as ProgramStateGroup
     from ramet.lang import ProgramStructureError as ProgramStructureError
+    from ramet.lang import Tool as Tool
+    from ramet.lang import ToolError as ToolError
     from ramet.lang import UnknownVariableError as UnknownVariableError
     from ramet.lang import UnsupportedError as UnsupportedError
     from ramet.lang import assistant as assistant
     from ramet.lang import assistant_begin as assistant_begin
     from ramet.lang import assistant_end as assistant_end
+    from ramet.lang import ause_tools as ause_tools
+    from ramet.lang import describe_tools as describe_tools
     from ramet.lang import flush_cache as flush_cache
     from ramet.lang import function as function
     from ramet.lang import gen as gen
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from ramet.lang import token_length_normalized as token_length_normalized
     from ramet.lang import total_likelihood as total_likelihood
     from ramet.lang import unconditional_likelihood_normalized as unconditional_likelihood_normalized
+    from ramet.lang import use_tools as use_tools
     from ramet.lang import user as user
     from ramet.lang import user_begin as user_begin
     from ramet.lang import user_end as user_end
@@ -56,11 +61,15 @@ _LANG = (
     "ProgramState",
     "ProgramStateGroup",
     "ProgramStructureError",
+    "Tool",
+    "ToolError",
     "UnknownVariableError",
     "UnsupportedError",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "ause_tools",
+    "describe_tools",
     "flush_cache",
     "function",
     "gen",
@@ -78,6 +87,7 @@ _LANG = (
     "token_length_normalized",
     "total_likelihood",
     "unconditional_likelihood_normalized",
+    "use_tools",
     "user",
     "user_begin",
     "user_end",

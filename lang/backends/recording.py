@@ -1,0 +1,306 @@
+"""Recording what a backend answers to a file, and replaying it without the backend.
+
+The file has one JSON document a line: first the backend's capabilities, then one for each thing that was asked,
+with the prompt, the question and the answer. A replay finds an answer by prompt and question; who asks, and in
+what order, does not matter.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from ramet.lang.backends.base import (
+    Backend,
+    Capabilities,
+    GenerateDelta,
+    Prompt,
+    SelectRequest,
+    SelectResult,
+)
+from ramet.lang.backends.transcript import Transcript
+from ramet.lang.errors import UnsupportedError
+from ramet.runtime import protocol
+from ramet.runtime.protocol import (
+    InvalidRequestError,
+    ProgramTag,
+    RametError,
+    RequestFailedError,
+    SamplingParams,
+)
+
+FORMAT = "ramet recording 1"
+
+
+class RecordingBackend:
+    """Asks another backend and writes down what it answers; the file begins anew. Closing it closes both."""
+
+    def __init__(self, backend: Backend, path: str | Path) -> None:
+        self._backend = backend
+        self._file: TextIO = open(path, "w", encoding="utf-8")  # noqa: SIM115
+        self._written: set[str] = set()
+        self._write({"format": FORMAT, "capabilities": msgspec.to_builtins(backend.capabilities)})
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._backend.capabilities
+
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        return RecordingPrompt(self, self._backend.prompt(cache_salt=cache_salt), Transcript())
+
+    async def prefill(self, prompts: Sequence[Prompt]) -> None:
+        await self._backend.prefill([item.inner for item in prompts if isinstance(item, RecordingPrompt)])
+
+    async def flush_cache(self) -> None:
+        await self._backend.flush_cache()
+
+    async def server_info(self) -> dict[str, object]:
+        return await self._backend.server_info()
+
+    async def aclose(self) -> None:
+        self._file.close()
+        await self._backend.aclose()
+
+    def record(self, question: "Question", answer: Mapping[str, Any]) -> None:
+        self._write({**question.fields, **answer})
+
+    def record_once(self, question: "Question", answer: Mapping[str, Any]) -> None:
+        """For what has the same answer whenever it is asked."""
+        if question.key not in self._written:
+            self._written.add(question.key)
+            self.record(question, answer)
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        # Whole lines at once, so that a recording that breaks off can be replayed as far as it goes.
+        self._file.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+
+class Question:
+    """Something that was asked of a prompt. ``key`` is equal for equal questions to equal prompts."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = {name: fields[name] for name in ("ask", "prompt", "options")}
+        text = json.dumps(self.fields, sort_keys=True, separators=(",", ":"))
+        self.key = hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def of(cls, kind: str, transcript: Transcript, options: Mapping[str, Any] | None = None) -> "Question":
+        """kind: generate, select, text or messages."""
+        return cls({"ask": kind, "prompt": _merged(transcript), "options": dict(options or {})})
+
+    @classmethod
+    def generate(cls, transcript: Transcript, params: SamplingParams) -> "Question":
+        return cls.of("generate", transcript, msgspec.to_builtins(params, str_keys=True))
+
+    @classmethod
+    def select(cls, transcript: Transcript, request: SelectRequest) -> "Question":
+        options = msgspec.to_builtins(request)
+        return cls.of("select", transcript, {k: v for k, v in options.items() if k not in ("tag", "priority")})
+
+
+class RecordingPrompt:
+    """A prompt of another backend, with a transcript to know it by."""
+
+    def __init__(self, backend: RecordingBackend, inner: Prompt, transcript: Transcript) -> None:
+        self.inner = inner
+        self._backend = backend
+        self._transcript = transcript
+
+    def append_text(self, text: str) -> None:
+        self.inner.append_text(text)
+        self._transcript.append_text(text)
+
+    def begin_role(self, role: str) -> None:
+        self.inner.begin_role(role)
+        self._transcript.begin_role(role)
+
+    def end_role(self, role: str) -> None:
+        self.inner.end_role(role)
+        self._transcript.end_role(role)
+
+    def append_image(self, data_url: str) -> None:
+        self.inner.append_image(data_url)
+        self._transcript.append_image(data_url)
+
+    def fork(self) -> "RecordingPrompt":
+        return RecordingPrompt(self._backend, self.inner.fork(), self._transcript.fork())
+
+    def text(self) -> str:
+        text = self.inner.text()
+        self._backend.record_once(Question.of("text", self._transcript), {"text": text})
+        return text
+
+    def messages(self) -> list[dict[str, object]]:
+        messages = self.inner.messages()
+        self._backend.record_once(Question.of("messages", self._transcript), {"messages": messages})
+        return messages
+
+    async def generate(
+        self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
+    ) -> AsyncIterator[GenerateDelta]:
+        question = Question.generate(self._transcript, params)
+        deltas: list[GenerateDelta] = []
+        try:
+            async for delta in self.inner.generate(params, tag=tag, priority=priority):
+                deltas.append(delta)
+                yield delta
+        except Exception as error:
+            # It is answered to whoever asked; here it is only written down.
+            self._backend.record(question, {"deltas": msgspec.to_builtins(deltas), "error": _described(error)})
+            raise
+        self._backend.record(question, {"deltas": msgspec.to_builtins(deltas)})
+        if params.n == 1:
+            self._transcript.append_text("".join(delta.text for delta in deltas))
+
+    async def select(self, request: SelectRequest) -> SelectResult:
+        question = Question.select(self._transcript, request)
+        try:
+            result = await self.inner.select(request)
+        except Exception as error:
+            self._backend.record(question, {"error": _described(error)})
+            raise
+        self._backend.record(question, {"result": msgspec.to_builtins(result)})
+        self._transcript.append_text(result.option)
+        return result
+
+
+class ReplayBackend:
+    """Answers from a recording. What was asked several times is answered in that order, then from the start.
+
+    Raises:
+        InvalidRequestError: the file cannot be read or is no recording.
+        UnsupportedError: a program asks what was not recorded.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._answers: dict[str, list[dict[str, Any]]] = {}
+        self._positions: dict[str, int] = {}
+        self._capabilities = self._load()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        return ReplayPrompt(self, Transcript())
+
+    async def prefill(self, prompts: Sequence[Prompt]) -> None:
+        """There is no cache."""
+
+    async def flush_cache(self) -> None:
+        """There is no cache."""
+
+    async def server_info(self) -> dict[str, object]:
+        return {"backend": "replay", "path": str(self._path), "num_questions": len(self._answers)}
+
+    async def aclose(self) -> None:
+        """The file was read at the beginning."""
+
+    def answer(self, question: Question) -> dict[str, Any]:
+        answers = self._answers.get(question.key)
+        if answers is None:
+            asked = question.fields["ask"]
+            end = "".join(content for _, content in question.fields["prompt"])[-60:]
+            raise UnsupportedError(
+                f"the recording {self._path} has no {asked} after a prompt that ends with {end!r} with these "
+                f"options: {json.dumps(question.fields['options'], ensure_ascii=False)[:200]}; record the "
+                "program again"
+            )
+        position = self._positions.get(question.key, 0)
+        self._positions[question.key] = position + 1
+        return answers[position % len(answers)]
+
+    def _load(self) -> Capabilities:
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+            head, *documents = [json.loads(line) for line in lines]
+            if head["format"] != FORMAT:
+                raise ValueError(f"its format is {head['format']!r}, not {FORMAT!r}")
+            for document in documents:
+                self._answers.setdefault(Question(document).key, []).append(document)
+            return msgspec.convert(head["capabilities"], Capabilities)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidRequestError(f"{self._path} is not a recording: {error}", field="path") from None
+
+
+class ReplayPrompt:
+    """A prompt of a ReplayBackend."""
+
+    def __init__(self, backend: ReplayBackend, transcript: Transcript) -> None:
+        self._backend = backend
+        self._transcript = transcript
+
+    def append_text(self, text: str) -> None:
+        self._transcript.append_text(text)
+
+    def begin_role(self, role: str) -> None:
+        self._transcript.begin_role(role)
+
+    def end_role(self, role: str) -> None:
+        self._transcript.end_role(role)
+
+    def append_image(self, data_url: str) -> None:
+        self._transcript.append_image(data_url)
+
+    def fork(self) -> "ReplayPrompt":
+        return ReplayPrompt(self._backend, self._transcript.fork())
+
+    def text(self) -> str:
+        return str(self._backend.answer(Question.of("text", self._transcript))["text"])
+
+    def messages(self) -> list[dict[str, object]]:
+        messages: list[dict[str, object]] = self._backend.answer(Question.of("messages", self._transcript))[
+            "messages"
+        ]
+        return messages
+
+    async def generate(
+        self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
+    ) -> AsyncIterator[GenerateDelta]:
+        answer = self._backend.answer(Question.generate(self._transcript, params))
+        deltas = msgspec.convert(answer["deltas"], list[GenerateDelta])
+        for delta in deltas:
+            await asyncio.sleep(0)
+            yield delta
+        _raise_recorded(answer)
+        if params.n == 1:
+            self._transcript.append_text("".join(delta.text for delta in deltas))
+
+    async def select(self, request: SelectRequest) -> SelectResult:
+        answer = self._backend.answer(Question.select(self._transcript, request))
+        _raise_recorded(answer)
+        result = msgspec.convert(answer["result"], SelectResult)
+        self._transcript.append_text(result.option)
+        return result
+
+
+def _merged(transcript: Transcript) -> list[list[str]]:
+    """[kind, content] of the pieces; texts that follow one another are one, however they were said."""
+    merged: list[list[str]] = []
+    for piece in transcript.pieces:
+        if merged and piece.kind == "text" == merged[-1][0]:
+            merged[-1][1] += piece.content
+        else:
+            merged.append([piece.kind, piece.content])
+    return merged
+
+
+def _described(error: Exception) -> dict[str, str]:
+    return {"type": type(error).__name__, "message": str(error)}
+
+
+def _raise_recorded(answer: Mapping[str, Any]) -> None:
+    """The error that was recorded: of the same type where it is one of ramet's, else RequestFailedError."""
+    if "error" not in answer:
+        return
+    name, message = answer["error"]["type"], answer["error"]["message"]
+    kind = getattr(protocol, name, None) if name in protocol.__all__ else None
+    if isinstance(kind, type) and issubclass(kind, RametError):
+        raise kind(message)
+    raise RequestFailedError(f"{name}: {message}")

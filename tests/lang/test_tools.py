@@ -1,0 +1,230 @@
+"""Tools: schemas from type hints, checked arguments, and the loop of calls."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from ramet.lang import (
+    GenerationError,
+    ProgramState,
+    ProgramStructureError,
+    Tool,
+    ToolError,
+    UnsupportedError,
+    ause_tools,
+    describe_tools,
+    function,
+    system,
+    use_tools,
+    user,
+)
+from ramet.lang.backends.base import Capabilities
+from ramet.lang.backends.scripted import ScriptedBackend
+from ramet.lang.tools import calls_schema
+from ramet.runtime.protocol import InvalidRequestError, JsonSchema
+
+
+@dataclass
+class Place:
+    city: str
+    country: str = "Italy"
+
+
+def weather(
+    place: Place,
+    days: Annotated[int, "how many days"] = 1,
+    unit: Literal["C", "F"] = "C",
+    tags: list[str] = [],  # noqa: B006
+) -> dict[str, Any]:
+    """The weather
+    in a place.
+
+    Args:
+        place: where
+    """
+    return {"place": place.city, "days": days, "unit": unit, "tags": tags}
+
+
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+def divide(a: int, b: int) -> float:
+    return a / b
+
+
+def test_a_function_becomes_a_tool() -> None:
+    tool = Tool.of(weather)
+    assert Tool.of(tool) is tool
+    described = tool.as_json()
+    assert described["type"] == "function"
+    assert (described["function"]["name"], described["function"]["description"]) == (
+        "weather",
+        "The weather in a place.",
+    )
+    parameters = described["function"]["parameters"]
+    assert parameters["required"] == ["place"]
+    assert parameters["additionalProperties"] is False
+    assert parameters["properties"]["days"] == {"type": "integer", "description": "how many days", "default": 1}
+    assert parameters["properties"]["unit"]["enum"] == ["C", "F"]
+    assert parameters["properties"]["place"]["description"] == "where"
+    assert parameters["$defs"]["Place"]["required"] == ["city"]
+    json.dumps(parameters)
+
+
+def test_arguments_are_checked_and_converted() -> None:
+    tool = Tool.of(weather)
+    assert tool.run({"place": {"city": "Rome"}, "days": 2}) == {
+        "place": "Rome",
+        "days": 2,
+        "unit": "C",
+        "tags": [],
+    }
+    for wrong, words in (
+        ({}, "missing required field `place`"),
+        ({"place": {"city": "Rome"}, "days": "2"}, "Expected `int`, got `str`"),
+        ({"place": {"city": "Rome"}, "unit": "K"}, "Invalid enum value 'K'"),
+        ({"place": {"city": "Rome"}, "extra": 1}, "unknown field `extra`"),
+        ([], "Expected `object`, got `array`"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tool.run(wrong)
+
+
+def no_hint(a) -> None:  # type: ignore[no-untyped-def]
+    """a has no hint."""
+
+
+def star(*args: int) -> None:
+    """A model calls by name."""
+
+
+def odd(a: Callable[[], int]) -> None:
+    """There is no JSON for a function."""
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"), [(no_hint, "no type hint for 'a'"), (star, r"\*args"), (odd, "without schema")]
+)
+def test_functions_that_cannot_be_tools(tool: Callable[..., Any], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        Tool.of(tool)
+
+
+def test_schema_of_the_calls() -> None:
+    schema = calls_schema([Tool.of(add), Tool.of(weather)])
+    assert [list(option["properties"]) for option in schema["anyOf"]] == [
+        ["name", "arguments"],
+        ["name", "arguments"],
+        ["answer"],
+    ]
+    assert schema["anyOf"][0]["properties"]["name"] == {"const": "add"}
+    assert "#/$defs/weather.Place" in json.dumps(schema["anyOf"][1])
+    assert list(schema["$defs"]) == ["weather.Place"]
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+@function
+def agent(s: ProgramState, tools: list[Callable[..., Any]], options: dict[str, Any] | None = None) -> str:
+    s += system(describe_tools(tools)) + user("What is it?")
+    return use_tools(s, "result", tools, **(options or {}))
+
+
+@function
+async def async_agent(s: ProgramState, tools: list[Callable[..., Any]]) -> str:
+    s += user("What is it?")
+    return await ause_tools(s, "result", tools)
+
+
+def test_the_loop_runs_calls_and_feeds_their_results_back() -> None:
+    backend = ScriptedBackend([call("add", a=1, b=2), call("add", a=3, b=4), '{"answer": "7"}'])
+    state = agent.run([add, divide], backend=backend, temperature=0)
+    assert state.ret_value == state["result"] == "7"
+    roles = [(message["role"], message["content"]) for message in state.messages()[2:]]
+    assert roles == [
+        ("assistant", call("add", a=1, b=2)),
+        ("tool", "3"),
+        ("assistant", call("add", a=3, b=4)),
+        ("tool", "7"),
+        ("assistant", '{"answer": "7"}'),
+    ]
+    assert backend.calls[0].params is not None
+    assert isinstance(backend.calls[0].params.grammar, JsonSchema)
+
+
+def test_a_failing_tool_is_reported_or_raised() -> None:
+    wrong = call("divide", a=1, b=0)
+    backend = ScriptedBackend([wrong, call("divide", a=1), '{"answer": "none"}'])
+    state = agent.run([divide], backend=backend)
+    told = [message["content"] for message in state.messages() if message["role"] == "tool"]
+    assert told == [
+        '{"error":"ZeroDivisionError: division by zero"}',
+        '{"error":"ValidationError: Object missing required field `b`"}',
+    ]
+    with pytest.raises(ToolError, match="tool divide failed: ZeroDivisionError") as raised:
+        agent.run([divide], {"on_error": "raise"}, backend=ScriptedBackend(wrong))
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_in_the_last_round_the_model_must_answer() -> None:
+    backend = ScriptedBackend([call("add", a=1, b=2), '{"answer": "3"}'])
+    assert agent.run([add], {"max_rounds": 2}, backend=backend)["result"] == "3"
+    last = backend.calls[1].params
+    assert last is not None
+    assert isinstance(last.grammar, JsonSchema)
+    assert [list(option["properties"]) for option in json.loads(last.grammar.schema)["anyOf"]] == [["answer"]]
+
+
+def test_async_tools() -> None:
+    async def slow(x: int) -> int:
+        await asyncio.sleep(0)
+        return x * 2
+
+    script = [call("slow", x=4), call("add", a=1, b=2), '{"answer": "8"}']
+    state = async_agent.run([slow, add], backend=ScriptedBackend(script))
+    assert [message["content"] for message in state.messages() if message["role"] == "tool"] == ["8", "3"]
+    with pytest.raises(ProgramStructureError, match="ause_tools"):
+        agent.run([slow], backend=ScriptedBackend(script))
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "words"),
+    [
+        ([add, add], {}, "two of the name 'add'"),
+        ([add], {"on_error": "ignore"}, "on_error is 'ignore'"),
+        ([add], {"max_rounds": 0}, "max_rounds is 0"),
+        ([add], {"temprature": 0}, "temperature"),
+    ],
+)
+def test_wrong_use(tools: list[Callable[..., Any]], options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        agent.run(tools, options, backend=ScriptedBackend())
+
+
+def test_a_backend_without_tools_is_refused_and_a_cut_call_named() -> None:
+    backend = ScriptedBackend(capabilities=Capabilities(name="plain", grammars=frozenset({"json_schema"})))
+    with pytest.raises(UnsupportedError, match="plain has no tools"):
+        agent.run([add], backend=backend)
+    with pytest.raises(GenerationError, match="raise max_tokens"):
+        agent.run([add], {"max_tokens": 1}, backend=ScriptedBackend('{"answer": "1 2 3"}'))
+
+
+def test_results_become_text() -> None:
+    def plain() -> str:
+        return "as it is"
+
+    def strange() -> object:
+        return complex(1, 2)
+
+    script = [call("plain"), call("strange"), '{"answer": ""}']
+    state = agent.run([plain, strange], backend=ScriptedBackend(script))
+    told = [message["content"] for message in state.messages() if message["role"] == "tool"]
+    assert told == ["as it is", "(1+2j)"]
