@@ -71,8 +71,8 @@ def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def linear_int8(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T with int8 weights (one scale an output channel) and activations of two int8 digits (one scale
-    a token): x ~ (high + low / 254) * scale, both digits from -127 to 127.
+    """x @ weight.T with int8 weights (one scale an output channel) and activations of two int8 digits (one
+    scale a token): x ~ (high + low / 254) * scale, both digits from -127 to 127.
 
     x: [num_tokens, k]; weight: [n, k] int8; weight_scale: [n] fp32. The sums over k are exact (int32), so a
     token's result does not depend on the tokens beside it.
