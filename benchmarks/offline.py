@@ -48,6 +48,7 @@ COLUMNS = [
     ("same_tokens_as_ramet", "same answers", ".0%"),
     ("wall_s", "s", ".1f"),
     ("peak_memory_mb", "peak MB", ".0f"),
+    ("others_cores", "others, cores", ".2f"),
 ]
 PHASE_COLUMNS = [
     ("step_ms", "step ms", ".2f"),

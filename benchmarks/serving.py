@@ -1,5 +1,6 @@
 """What it means to run a workload, whoever runs it: rounds of calls, their clocks, the metrics over them."""
 
+import os
 import resource
 import statistics
 import sys
@@ -33,6 +34,8 @@ class Run:
     """CPU seconds of the process, all threads."""
     peak_memory_bytes: int
     """Of the process so far."""
+    others_cpu: float | None = None
+    """CPU seconds that everything else on the machine took meanwhile; None off Linux."""
 
     def calls(self) -> list[CallRecord]:
         return [call for one in self.rounds for call in one]
@@ -44,6 +47,7 @@ class Meter:
     def __init__(self) -> None:
         self._wall = time.perf_counter()
         self._cpu = time.process_time()
+        self._machine = _machine_cpu_seconds()
 
     def stop(self, rounds: list[list[CallRecord]]) -> Run:
         wall = time.perf_counter() - self._wall
@@ -51,11 +55,16 @@ class Meter:
         # Kilobytes on Linux, bytes on macOS: getrusage(2).
         unit = 1 if sys.platform == "darwin" else 1024
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        return Run(rounds=rounds, wall=wall, cpu=cpu, peak_memory_bytes=peak)
+        now, before = _machine_cpu_seconds(), self._machine
+        others = max(0.0, now - before - cpu) if now is not None and before is not None else None
+        return Run(rounds=rounds, wall=wall, cpu=cpu, peak_memory_bytes=peak, others_cpu=others)
 
 
 def metrics(run: Run) -> dict[str, float | None]:
-    """Throughput in tokens/s, times in milliseconds, shares of 1. TPOT: from first to last token of a call."""
+    """Throughput in tokens/s, times in milliseconds, shares of 1. TPOT: from first to last token of a call.
+
+    ``others_cores``: how many cores everything else kept busy meanwhile. Above 0.1 the times say little.
+    """
     calls = run.calls()
     ttfts = [1e3 * (call.first_token - call.sent) for call in calls]
     later = [ttft for call, ttft in zip(calls, ttfts, strict=True) if call.turn > 0]
@@ -80,7 +89,18 @@ def metrics(run: Run) -> dict[str, float | None]:
         "wall_s": run.wall,
         "cpu_s": run.cpu,
         "peak_memory_mb": run.peak_memory_bytes / 1e6,
+        "others_cores": run.others_cpu / run.wall if run.others_cpu is not None else None,
     }
+
+
+def _machine_cpu_seconds() -> float | None:
+    """CPU seconds of all processes since boot: user, nice, system, interrupts, steal (proc_stat(5))."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _idle, _wait, hard, soft, steal = map(int, file.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + hard + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def same_outputs(first: Run, second: Run) -> float:

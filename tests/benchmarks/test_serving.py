@@ -17,6 +17,7 @@ def test_metrics() -> None:
         wall=2.0,
         cpu=3.0,
         peak_memory_bytes=1_000_000,
+        others_cpu=1.0,
     )
     found = metrics(run)
     assert found["output_tokens_per_s"] == 2.0
@@ -27,6 +28,7 @@ def test_metrics() -> None:
     assert found["tpot_mean_ms"] == pytest.approx(100.0)
     assert found["cached_share"] == 0.5
     assert found["peak_memory_mb"] == 1.0
+    assert found["others_cores"] == 0.5
 
 
 def test_metrics_that_do_not_apply_are_none() -> None:
@@ -49,3 +51,4 @@ def test_prompts_are_kept_by_round() -> None:
     assert [len(one) for one in prompts_of(run)] == [2, 1]
     assert run.wall >= 0
     assert run.peak_memory_bytes > 1_000_000
+    assert run.others_cpu is None or run.others_cpu >= 0
