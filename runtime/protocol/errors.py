@@ -2,7 +2,7 @@
 
 RametError
 ├── InvalidRequestError (ValueError)   the caller's mistake: names the field, the value and the remedy
-│   ├── PromptTooLongError             the prompt (plus max_tokens) exceeds the context or the KV pool
+│   ├── PromptTooLongError             it can never fit the context or the KV pool
 │   └── UnsupportedConstraintError     a constraint that cannot be enforced
 ├── ModelLoadError                     the model's files are missing, damaged or of an unknown kind
 │   └── UnsupportedModelError          the architecture, or a feature of it, is not implemented
@@ -25,7 +25,10 @@ class InvalidRequestError(RametError, ValueError):
 
 
 class PromptTooLongError(InvalidRequestError):
-    """The request can never fit the model's context or the KV pool."""
+    """The prompt and one token exceed the context or the KV pool, or the prompt and max_tokens the context.
+
+    A max_tokens that fits the context but not the pool is no error: the output then ends with LENGTH.
+    """
 
 
 class UnsupportedConstraintError(InvalidRequestError):
