@@ -123,11 +123,12 @@ class OutsideReader(Reader):
 
     def report(self, what: str) -> Steps[Any]:
         """After the run's end. Of a run that failed: what it had said."""
-        yield from self._run.ending()
         branch = self._outline.branch
         if what == "nothing":
-            self._run.raise_error()
+            if (error := (yield from self.error())) is not None:
+                raise error
             return None
+        yield from self._run.ending()
         report = Report(Variable(None, self._outline.place, streams=False), what)
         branch.execution.thread.call(branch.report, report)
         yield from report.variable.settling()

@@ -47,6 +47,11 @@ def parse_bool(text: str) -> bool:
     return text == "True"
 
 
+def parse_float(text: str) -> float:
+    """A full stop that ended the sentence, and with it the answer, is none of the number's."""
+    return float(text.removesuffix("."))
+
+
 def parse_quoted(text: str) -> str:
     """The string inside the quotes, its escapes resolved."""
     return msgspec.json.decode(text, type=str)
@@ -59,7 +64,7 @@ _INT = Constraint(Regex(r"[-+]?[0-9]+([^-+0-9][\s\S]*)?"), (r"[^-+0-9]",), int)
 _FLOAT = Constraint(
     Regex(r"[-+]?[0-9]+(\.[0-9]+)?([^-+.0-9][\s\S]*|\.([^-+.0-9][\s\S]*)?)?"),
     (r"[^-+.0-9]", r"\.[^-+.0-9]"),
-    float,
+    parse_float,
 )
 _BOOL = Constraint(Regex("True|False"), (), parse_bool)
 _STR = Constraint(Regex(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'), (), parse_quoted)

@@ -1,0 +1,96 @@
+"""Event loops on threads: outcomes, interruption, closing, and processes that fork."""
+
+import asyncio
+import contextvars
+import os
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from ramet.lang import ProgramStructureError
+from ramet.lang.loop_thread import LoopThread, bodies_loop, branches_loop, refuse_to_block_branches
+
+
+def test_run_gives_results_and_errors_in_the_callers_context() -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+    thread = LoopThread("test")
+
+    async def main(fails: bool) -> tuple[int, bool]:
+        if fails:
+            raise ValueError("mine")
+        return variable.get(), thread.is_current()
+
+    variable.set(3)
+    assert thread.run(main(False)) == (3, True)
+    with pytest.raises(ValueError, match="mine"):
+        thread.run(main(True))
+    thread.close()
+    thread.close()
+    assert thread.loop.is_closed()
+
+
+def test_cancelling_waits_for_the_end() -> None:
+    thread = LoopThread("test")
+    ended: list[str] = []
+    running = threading.Event()
+
+    async def main() -> None:
+        running.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("cleaned up")
+
+    started = thread.start(main())
+    assert running.wait(10)
+    started.cancel()
+    started.cancel()
+    assert ended == ["cleaned up"]
+    with pytest.raises(CancelledError):
+        started.outcome.result()
+    thread.close()
+
+
+def test_closing_cancels_what_runs() -> None:
+    thread = LoopThread("test")
+    running, ended = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        running.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    thread.start(main())
+    assert running.wait(10)
+    thread.close()
+    assert ended.is_set()
+
+
+def test_waiting_for_its_own_loop_is_refused() -> None:
+    async def outer() -> None:
+        bodies_loop().run(asyncio.sleep(0))
+
+    with pytest.raises(ProgramStructureError, match="arun"):
+        bodies_loop().run(outer())
+
+    async def blocks() -> None:
+        refuse_to_block_branches()
+
+    with pytest.raises(ProgramStructureError, match="a backend's callback"):
+        branches_loop().run(blocks())
+    refuse_to_block_branches()
+
+
+def test_there_are_two_loops_in_a_process() -> None:
+    assert branches_loop() is branches_loop()
+    assert bodies_loop() is bodies_loop()
+    assert bodies_loop() is not branches_loop()
+    assert branches_loop().run(_process_id()) == os.getpid()
+
+
+async def _process_id() -> int:
+    return os.getpid()

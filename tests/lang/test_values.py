@@ -1,0 +1,155 @@
+"""Constraints and values: what the grammar lets through, up to the stop, the value can read."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, TypedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
+
+from ramet.lang.values import Constraint, dtype_constraint, json_constraint, json_document, type_schema
+from ramet.runtime.protocol import InvalidRequestError, JsonSchema, Regex
+from ramet.runtime.tokenizer import StopMatcher
+
+
+def cut(constraint: Constraint, text: str) -> str:
+    stops = StopMatcher((), constraint.stop_regex)
+    shown, hit = stops.push(text)
+    return shown if hit is not None else shown + stops.flush()[0]
+
+
+@pytest.mark.parametrize("dtype", [int, float])
+@given(data=st.data())
+def test_every_number_that_the_grammar_allows_can_be_read(dtype: Any, data: st.DataObject) -> None:
+    constraint = dtype_constraint(dtype)
+    assert isinstance(constraint.grammar, Regex)
+    text = data.draw(st.from_regex(re.compile(constraint.grammar.pattern, re.ASCII), fullmatch=True))
+    value = constraint.parse(cut(constraint, text))
+    assert isinstance(value, dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text", "value"),
+    [
+        (int, "42", 42),
+        (int, "-7 apples", -7),
+        (int, "+3.5", 3),
+        (int, "12,000", 12),
+        (float, "2.5kg", 2.5),
+        (float, "2. The", 2.0),
+        (float, "2.", 2.0),
+        (float, "-1,5", -1.0),
+        (bool, "True", True),
+        (bool, "False", False),
+        (str, '"a, \\"b\\" – c!"', 'a, "b" – c!'),
+        (str, '""', ""),
+    ],
+)
+def test_values_of_the_plain_types(dtype: Any, text: str, value: object) -> None:
+    constraint = dtype_constraint(dtype)
+    assert isinstance(constraint.grammar, Regex)
+    assert re.fullmatch(constraint.grammar.pattern, text)
+    parsed = constraint.parse(cut(constraint, text))
+    assert parsed == value
+    assert type(parsed) is dtype
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"), [(int, "x"), (int, "5-10"), (bool, "true"), (str, "plain"), (str, '"a\nb"')]
+)
+def test_what_the_plain_types_do_not_allow(dtype: Any, text: str) -> None:
+    constraint = dtype_constraint(dtype)
+    assert isinstance(constraint.grammar, Regex)
+    assert not re.fullmatch(constraint.grammar.pattern, text)
+    if text != "5-10":
+        with pytest.raises(ValueError):  # noqa: PT011
+            constraint.parse(text)
+
+
+@pytest.mark.parametrize("dtype", [list, "int", None, 1])
+def test_other_dtypes_are_refused(dtype: object) -> None:
+    with pytest.raises(InvalidRequestError, match="it must be int, float, str or bool"):
+        dtype_constraint(dtype)
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    a: int
+
+
+class Inner(BaseModel):
+    b: str
+
+
+class Outer(BaseModel):
+    inner: list[Inner]
+
+
+@dataclass
+class Data:
+    x: int
+    inner: "Nested"
+
+
+@dataclass
+class Nested:
+    y: float = 0.5
+
+
+class Typed(TypedDict):
+    kind: Literal["a", "b"]
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_types_as_schemas() -> None:
+    assert json_constraint(Outer).parse('{"inner": [{"b": "c"}]}') == Outer(inner=[Inner(b="c")])
+    assert json_constraint(Data).parse('{"x": 1, "inner": {}}') == Data(1, Nested())
+    assert json_constraint(Typed).parse('{"kind": "a"}') == {"kind": "a"}
+    assert json_constraint(list[int]).parse("[1]") == [1]
+    assert json_constraint(Colour).parse('"red"') is Colour.RED
+    for type_, text in ((Outer, "{}"), (Data, '{"x": "1"}'), (list[int], "[1"), (Colour, '"blue"')):
+        with pytest.raises(ValueError):  # noqa: PT011
+            json_constraint(type_).parse(text)
+
+
+def test_objects_of_types_are_closed_unless_they_keep_what_they_do_not_know() -> None:
+    schema = type_schema(Outer)
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Inner"]["additionalProperties"] is False
+    assert type_schema(Open)["additionalProperties"] is True
+    assert "additionalProperties" not in type_schema(dict[str, int]).get("properties", {})
+    assert type_schema(dict[str, int])["additionalProperties"] == {"type": "integer"}
+
+
+def test_documents_as_schemas() -> None:
+    as_dict = json_constraint({"type": "object", "properties": {"ä": {"type": "integer"}}})
+    assert as_dict.grammar == JsonSchema('{"type":"object","properties":{"ä":{"type":"integer"}}}')
+    assert as_dict.parse('{"ä": 1}') == '{"ä": 1}'
+    assert json_constraint('{"type":  "integer"}').grammar == JsonSchema('{"type":  "integer"}')
+    assert json_constraint(True).grammar == JsonSchema("true")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "the JSON of a list"),
+        ({"a": {1}}, "cannot be written as JSON"),
+        (3, "has no JSON schema"),
+        (complex, "has no JSON schema"),
+    ],
+)
+def test_what_is_no_schema(schema: object, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as raised:
+        json_constraint(schema)
+    assert raised.value.field == "json_schema"
+
+
+def test_json_document() -> None:
+    assert json_document({"a": [1, "ü"]}, "x") == '{"a":[1,"ü"]}'
