@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from ramet.lang.ir import Parse
-from ramet.runtime.protocol import GrammarSpec, InvalidRequestError, JsonSchema, Regex
+from ramet.runtime.protocol import Choice, GrammarSpec, InvalidRequestError, JsonSchema, Regex
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ _FLOAT = Constraint(
     (r"[^-+.0-9]", r"\.[^-+.0-9]"),
     parse_float,
 )
-_BOOL = Constraint(Regex("True|False"), (), parse_bool)
+_BOOL = Constraint(Choice(("True", "False")), (), parse_bool)
 _STR = Constraint(Regex(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'), (), parse_quoted)
 
 
