@@ -28,6 +28,8 @@ class CountingCore:
         self.gate = threading.Event()
         """A step waits for it."""
         self.gate.set()
+        self.stepping = threading.Event()
+        """A step has begun."""
         self.num_checks = 0
         self.checked = threading.Event()
 
@@ -45,6 +47,7 @@ class CountingCore:
         return [TextOutput(request_id=request_id, finish_reason=FinishReason.ABORT)]
 
     def step(self) -> list[TextOutput]:
+        self.stepping.set()
         self.gate.wait()
         if self.failure is not None:
             raise self.failure

@@ -213,6 +213,7 @@ def test_what_is_sent_with_or_behind_the_close_is_answered(core: CountingCore) -
     first, second = ThreadSink(), ThreadSink()
     loop.submit([request("a")], first)
     # The step holds the loop up, so it takes all of these at once.
+    assert core.stepping.wait(60)
     closer = threading.Thread(target=loop.close)
     closer.start()
     while loop._inbox.empty():
