@@ -107,24 +107,24 @@ class ModelRunner:
         if self._device.type == "cpu":
             keep_freed_memory()
         num_tokens = min(num_pages * self._config.page_size, self._config.max_tokens_per_request)
-        for params in (SamplingParams(temperature=0.0), SamplingParams(top_p=0.9, logprobs=1)):
-            pages = list(range(-(-num_tokens // self._config.page_size)))
-            for start, ids in ((0, [0] * num_tokens), (num_tokens - 1, [0])):
-                row = BatchRow(
-                    request_id="warmup",
-                    slot=0,
-                    start=start,
-                    token_ids=ids,
-                    first_new_page=0,
-                    new_pages=pages,
-                    num_drafts=0,
-                    samples=True,
-                    params=params,
-                    seed=0,
-                    num_prompt_tokens=num_tokens,
-                    history=[0] * num_tokens,
-                )
-                self.run(ScheduledBatch(step_id=0, rows=(row,)))
+        pages = list(range(-(-num_tokens // self._config.page_size)))
+        greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(top_p=0.9, logprobs=1)
+        for params, start, token_ids in ((greedy, 0, [0] * num_tokens), (drawn, num_tokens - 1, [0])):
+            row = BatchRow(
+                request_id="warmup",
+                slot=0,
+                start=start,
+                token_ids=token_ids,
+                first_new_page=0,
+                new_pages=pages,
+                num_drafts=0,
+                samples=True,
+                params=params,
+                seed=0,
+                num_prompt_tokens=num_tokens,
+                history=[0] * num_tokens,
+            )
+            self.run(ScheduledBatch(step_id=0, rows=(row,)))
 
     def _forward(self, built: BuiltBatch) -> _Logits:
         """Run the model, and say where the logits of positions first..end-1 come from.
