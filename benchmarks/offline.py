@@ -11,8 +11,9 @@ answers. Clocks are the caller's: TTFT runs from sending a request, time in the 
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ from benchmarks.workloads import (
 )
 
 RAMET, UNCACHED = "ramet", "ramet, cache off"
-GENERATE, CONTINUOUS = "transformers generate", "transformers continuous batching"
+GENERATE, CONTINUOUS = "transformers generate", "transformers continuous"
+TIMES_AS_LONG = 15
+"""A baseline is stopped where it takes this many times as long as ramet (and longer than --patience)."""
 RUNNING = (1, 32)
 """Numbers of running requests at which a step is taken apart."""
 
@@ -57,13 +60,28 @@ PHASE_COLUMNS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class System:
-    """One competitor: a function of a worker."""
+    """One competitor: a function of a worker of its own, which is started when it is first needed."""
 
     name: str
-    worker: Worker
     function: str
+    start: Callable[[], Worker]
+    is_baseline: bool = False
+    worker: Worker | None = None
+    gave_up: set[str] = field(default_factory=set)
+    """Workloads that it could not do, or not in time."""
+
+    def run(self, workload: Workload, reference: Run | None, timeout: float | None) -> Run:
+        """Raises WorkerError; after a death the next call starts a new process."""
+        if self.worker is None or not self.worker.is_alive:
+            self.worker = self.start()
+        run: Run = self.worker.call(self.function, workload, reference, timeout=timeout)
+        return run
+
+    def close(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
 
 
 @dataclass(slots=True)
@@ -84,51 +102,47 @@ class Benchmark:
 
     def run(self) -> None:
         with contextlib.ExitStack() as stack:
-            systems = [stack.enter_context(_closing(system)) for system in self._systems()]
+            systems = self._systems()
+            for system in systems:
+                stack.callback(system.close)
             self._warm_up(systems)
             for repetition in range(self.options.reps):
                 for name in self.options.workloads:
                     self._repetition(systems, name, repetition)
-            self._phases(systems[0].worker)
+            ramet = systems[0].worker
+            assert ramet is not None
+            self._phases(ramet)
 
-    def _systems(self) -> Iterator[System]:
-        """ramet comes first: the others replay its prompts. A baseline that does not start is only noted."""
+    def _systems(self) -> list[System]:
+        """ramet comes first: the others replay its prompts."""
         options, settings = self.options, dict(self.options.setting)
-        common = {"model": options.model, "settings": settings}
-        ramet = self._start(RAMET, ramet_runner.make, **common)
-        about = ramet.call("info")
-        shown = ", ".join(f"{name} {about[name]}" for name in ("model", "dtype", "quantization", "kv_tokens"))
-        self.console.print(shown, markup=False)
-        yield System(RAMET, ramet, "run")
-        common["settings"] = {**settings, "enable_prefix_cache": False}
-        yield System(UNCACHED, self._start(UNCACHED, ramet_runner.make, **common), "run")
+        uncached = {**settings, "enable_prefix_cache": False}
+        systems = [
+            System(RAMET, "run", self._starter(RAMET, ramet_runner.make, settings=settings)),
+            System(UNCACHED, "run", self._starter(UNCACHED, ramet_runner.make, settings=uncached)),
+        ]
         if options.baseline == "transformers":
-            try:
-                baseline = self._start(
-                    "transformers",
-                    transformers_runner.make,
-                    model=options.model,
-                    threads=settings.get("threads"),
-                )
-            except WorkerError as error:
-                self._note(f"no transformers baseline: {error}")
-                return
-            yield System(GENERATE, baseline, "generate")
-            yield System(CONTINUOUS, baseline, "continuous")
+            for name, function in ((GENERATE, "generate"), (CONTINUOUS, "continuous")):
+                start = self._starter(name, transformers_runner.make, threads=settings.get("threads"))
+                systems.append(System(name, function, start, is_baseline=True))
+        return systems
 
-    def _start(self, name: str, factory: Any, **settings: Any) -> Worker:
-        with self.console.status(f"starting {name}"):
-            return Worker(name, factory, **settings)
+    def _starter(self, name: str, factory: Any, **settings: Any) -> Callable[[], Worker]:
+        return partial(Worker, name, factory, model=self.options.model, **settings)
 
     def _warm_up(self, systems: Sequence[System]) -> None:
         """A few calls of variant 0: the first ones allocate, compile and page in what later ones find ready."""
         batch = self.workload("W2", 0)
-        workload = replace(batch, prompts=batch.prompts[:8], max_tokens=4)
+        workload = replace(batch, name="warm-up", prompts=batch.prompts[:8], max_tokens=4)
         reference: Run | None = None
         for system in systems:
-            with self.console.status(f"warming up {system.name}"):
+            with self.console.status(f"starting {system.name}"):
                 run = self._call(system, workload, reference)
             reference = reference or run
+            if system.name == RAMET and system.worker is not None:
+                about = system.worker.call("info")
+                names = ("model", "dtype", "quantization", "kv_tokens")
+                self.console.print(", ".join(f"{name} {about[name]}" for name in names), markup=False)
 
     def _repetition(self, systems: Sequence[System], name: str, repetition: int) -> None:
         workload = self.workload(name, 1 + repetition % (NUM_VARIANTS - 1))
@@ -146,15 +160,23 @@ class Benchmark:
             self.samples.append(Sample(case=name, system=system.name, repetition=repetition, metrics=values))
 
     def _call(self, system: System, workload: Workload, reference: Run | None) -> Run | None:
-        """None where a baseline failed; it is noted. ramet's own failure ends the benchmark."""
-        try:
-            run: Run = system.worker.call(system.function, workload, reference)
-        except WorkerError as error:
-            if reference is None:
-                raise
-            self._note(f"{system.name} failed in {workload.name}: {error}")
+        """None where a baseline failed or was stopped; it is noted, and not tried on that workload again.
+
+        ramet's own failure ends the benchmark.
+        """
+        if {workload.name, "warm-up"} & system.gave_up:
             return None
-        return run
+        timeout = None
+        if system.is_baseline and reference is not None:
+            timeout = max(self.options.patience, TIMES_AS_LONG * reference.wall)
+        try:
+            return system.run(workload, reference, timeout)
+        except WorkerError as error:
+            if not system.is_baseline:
+                raise
+            system.gave_up.add(workload.name)
+            self._note(f"{workload.name}, {system.name}: {error}")
+            return None
 
     def _phases(self, ramet: Worker) -> None:
         prompts = self.workload("W2", 0).prompts
@@ -170,14 +192,6 @@ class Benchmark:
         if text not in self.notes:
             self.notes.append(text)
             self.console.print(f"[yellow]{text}", markup=True)
-
-
-@contextlib.contextmanager
-def _closing(system: System) -> Iterator[System]:
-    try:
-        yield system
-    finally:
-        system.worker.close()
 
 
 def report(record: Record, console: Console) -> None:
@@ -203,6 +217,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--setting", type=_setting, action="append", default=[], help="of the engine: name=value"
     )
+    parser.add_argument("--patience", type=float, help="seconds that a baseline has at least (default: 120)")
     parser.add_argument("--quick", action="store_true", help="about a tenth of the work: a look, not a figure")
     parser.add_argument(
         "--synthetic", action="store_true", help="generated prompts, also where recorded ones exist"
@@ -210,6 +225,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the generated prompts")
     options = parser.parse_args(arguments)
     options.reps = options.reps or (1 if options.quick else 3)
+    options.patience = options.patience or (30.0 if options.quick else 120.0)
     return options
 
 

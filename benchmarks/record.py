@@ -130,9 +130,9 @@ def read(path: Path) -> Record:
 
 
 def table_console() -> Console:
-    """stdout; tables are wide, so that a pipe or a file gets 130 columns instead of 80."""
+    """stdout; tables are wide, so that a pipe or a file gets 160 columns instead of 80."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=130, highlight=False)
+    return console if console.is_terminal else Console(width=160, highlight=False)
 
 
 def print_table(

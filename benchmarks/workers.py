@@ -44,10 +44,18 @@ class Worker:
             self.close()
             raise
 
-    def call(self, function: str, *arguments: Any) -> Any:
-        """Raises WorkerError where the function raised, or the process died."""
+    def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Raises WorkerError where the function raised or the process died; after ``timeout`` s it is killed."""
         self._pipe.send((function, arguments))
+        if timeout is not None and not self._pipe.poll(timeout):
+            self._process.kill()
+            self.close()
+            raise WorkerError(f"{self.name} was stopped after {timeout:.0f} s")
         return self._receive()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     def close(self) -> None:
         """Ends the process: politely, then not. Closing twice is allowed."""

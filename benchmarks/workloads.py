@@ -113,12 +113,21 @@ def generate_workload(name: str, variant: int, seed: int) -> Workload:
 
 
 def shorten(workload: Workload) -> Workload:
-    """About a tenth of the work with the same prompt lengths and concurrency, for a quick look."""
+    """The same shape with the same concurrency at a tenth of the work or less, for a quick look."""
     prompts = workload.prompts[: max(1, min(len(workload.prompts) // 2, workload.concurrency))]
     conversations = tuple(turns[:3] for turns in workload.conversations[:4])
     return replace(
-        workload, prompts=prompts, conversations=conversations, max_tokens=min(workload.max_tokens, 16)
+        workload,
+        prompts=tuple(map(_cut, prompts)),
+        conversations=conversations,
+        max_tokens=min(workload.max_tokens, 16),
     )
+
+
+def _cut(text: str) -> str:
+    """The first quarter of the words, which is where prompts are shared, and the last 32."""
+    words = text.split()
+    return " ".join(words[: len(words) // 4] + words[-32:])
 
 
 def _workload(name: str, shape: _Shape, entries: list[str] | list[list[str]]) -> Workload:

@@ -49,12 +49,16 @@ def test_the_shared_prefix_is_shared() -> None:
     assert len(set(prompts)) == len(prompts)
 
 
-def test_shortening_keeps_lengths_and_concurrency() -> None:
+def test_shortening_keeps_concurrency_and_what_is_shared() -> None:
     whole = generate_workload("W2", 1, seed=0)
     short = shorten(whole)
     assert short.concurrency == whole.concurrency
     assert len(short.prompts) == 32
     assert short.max_tokens == 16
+    assert {len(prompt.split()) for prompt in short.prompts} == {64}
+    shared = shorten(generate_workload("W3", 1, seed=0)).prompts
+    assert len({" ".join(prompt.split()[:256]) for prompt in shared}) == 1
+    assert len(set(shared)) == len(shared) == 16
     chat = shorten(generate_workload("W4", 1, seed=0))
     assert [len(turns) for turns in chat.conversations] == [3] * 4
 
