@@ -84,7 +84,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
-    """Prompt tokens whose KV came from the radix cache when the request first ran."""
+    """Prompt tokens whose KV came from the radix cache, on admission or between two chunks of the first run."""
 
 
 class RequestStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -317,9 +317,18 @@ class Scheduler:
             if step.budget <= 0:
                 break
             if request.status is RequestStatus.RUNNING:
-                self._pages.extend(request)
+                self._take_from_others(request)
                 if self._make_room(request, request.num_computed_tokens + 1, step):
                     self._add_chunk(request, step)
+
+    def _take_from_others(self, request: Request) -> None:
+        """What others have computed of its prompt since its last chunk comes from the cache as well."""
+        before = request.num_computed_tokens
+        self._pages.extend(request)
+        if request.num_preemptions == 0:
+            gained = request.num_computed_tokens - before
+            request.num_cached_tokens += gained
+            self._counts.cached += gained
 
     def _admit(self, step: _Step) -> None:
         if step.budget <= 0 or self._is_blocked or not self._free_slots or not self._waiting:
