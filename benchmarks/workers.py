@@ -45,7 +45,7 @@ class Worker:
             raise
 
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Raises WorkerError where the function raised or the process died; killed after ``timeout`` seconds."""
+        """Raises WorkerError where the function raised, the process died, or ``timeout`` seconds passed."""
         self._pipe.send((function, arguments))
         if timeout is not None and not self._pipe.poll(timeout):
             self._process.kill()
