@@ -109,14 +109,14 @@ class Branch:
         self._begun = False
         self._failure: Failure | None = None
         self._quiet = Signal()
+        self._new_feeds: list[TextFeed] = []
+        """They join when it is certain what of a running call the prompt has already."""
         # Below: for the loop's thread only.
         self._prompt: Prompt | None = None
         self._task: asyncio.Task[None] | None = None
         self._children: list[Branch] = []
         self._scopes: list[int] = []
         self._feeds: list[TextFeed] = []
-        self._new_feeds: list[TextFeed] = []
-        """They join when it is certain what of a running call the prompt has already."""
         self._partial = ""
         """What a running call has generated, which the prompt has not got."""
 
@@ -143,13 +143,21 @@ class Branch:
         self._wake()
 
     def watch(self, feed: TextFeed) -> None:
-        """Puts into ``feed`` what was said already and what will be. On the loop's thread."""
-        if self._failure is not None:
+        """Puts into ``feed`` what was said already and what will be. From any thread.
+
+        The feed is known when this returns: an EndFeed that is submitted next finds it, however soon it runs.
+        """
+        with self._lock:
+            failure = self._failure
+            if failure is None:
+                self._new_feeds.append(feed)
+        self.execution.thread.call(self._welcome, feed, failure)
+
+    def _welcome(self, feed: TextFeed, failure: Failure | None) -> None:
+        if failure is not None:
             feed.add(Chunk(self.text_so_far()))
-            feed.end(self._failure)
-            return
-        self._new_feeds.append(feed)
-        if self._task is None:
+            feed.end(failure)
+        elif self._task is None:
             self._admit_feeds()
 
     def report(self, report: Report) -> None:
@@ -187,6 +195,7 @@ class Branch:
 
     def _rest(self, _: "asyncio.Task[None]") -> None:
         self._task = None
+        self._admit_feeds()
         with self._lock:
             self._busy = False
         self._wake()
@@ -229,10 +238,12 @@ class Branch:
             abandon(operation, failure)
         for child in self._children:
             child.cancel(failure.seen_from_outside())
-        for feed in self._feeds + self._new_feeds:
+        new_feeds = self._take_new_feeds()
+        for feed in new_feeds:
+            feed.add(Chunk(self.text_so_far()))
+        for feed in self._feeds + new_feeds:
             feed.end(failure)
         self._feeds.clear()
-        self._new_feeds.clear()
 
     async def _perform(self, operation: Operation) -> None:
         if self._prompt is None:
@@ -314,12 +325,16 @@ class Branch:
                 feed.add(Chunk(delta.text))
 
     def _admit_feeds(self) -> None:
-        if self._new_feeds:
+        if new_feeds := self._take_new_feeds():
             text = self.text_so_far() + self._partial
-            for feed in self._new_feeds:
+            for feed in new_feeds:
                 feed.add(Chunk(text))
-            self._feeds += self._new_feeds
-            self._new_feeds.clear()
+            self._feeds += new_feeds
+
+    def _take_new_feeds(self) -> list[TextFeed]:
+        with self._lock:
+            new_feeds, self._new_feeds = self._new_feeds, []
+        return new_feeds
 
     def _end_feed(self, feed: TextFeed) -> None:
         self._admit_feeds()

@@ -93,7 +93,7 @@ class Reader:
         """The branch's text as far as it has been asked for."""
         feed = TextFeed()
         branch = self._outline.branch
-        branch.execution.thread.call(branch.watch, feed)
+        branch.watch(feed)
         self._outline.submit(EndFeed(feed))
         return feed
 
@@ -145,7 +145,7 @@ class OutsideReader(Reader):
         """The branch's text to its end."""
         feed = TextFeed()
         branch = self._outline.branch
-        branch.execution.thread.call(branch.watch, feed)
+        branch.watch(feed)
         self._outline.when_ended(lambda: branch.submit(EndFeed(feed)))
         return feed
 

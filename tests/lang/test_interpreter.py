@@ -19,6 +19,12 @@ from ramet.lang import (
 )
 from ramet.lang.backends.base import GenerateDelta, Prompt, SelectRequest, SelectResult
 from ramet.lang.backends.scripted import Reply, Script, ScriptedBackend
+from ramet.lang.interpreter import Execution
+from ramet.lang.ir import Text
+from ramet.lang.loop_thread import branches_loop
+from ramet.lang.options import Sampling
+from ramet.lang.outline import Outline, Terms
+from ramet.lang.reading import Reader
 from ramet.runtime.protocol import FinishReason, ProgramTag, SamplingParams
 
 
@@ -254,3 +260,23 @@ def test_what_besides_fails_is_noted() -> None:
     with pytest.raises(GenerationError, match="one") as raised:
         program.run(backend=ScriptedBackend([ValueError("one"), ValueError("two")]))
     assert any("and besides: ValueError: two" in note for note in raised.value.__notes__)
+
+
+def test_a_feed_that_ends_while_the_branch_is_busy_has_its_text_and_ends() -> None:
+    entered, asked = threading.Event(), threading.Event()
+
+    class Slow(ScriptedBackend):
+        def prompt(self, *, cache_salt: str = "") -> Prompt:
+            # The branch is in the middle of an operation, and its loop with it.
+            entered.set()
+            assert asked.wait(timeout=60)
+            return super().prompt(cache_salt=cache_salt)
+
+    backend = Slow("ok")
+    branch = Execution("program", "program-1", backend, branches_loop()).root
+    outline = Outline(branch, Terms(backend.capabilities, Sampling()))
+    outline.say(Text("said"))
+    assert entered.wait(timeout=60)
+    feed = Reader(outline).feed()
+    asked.set()
+    assert "".join(chunk.text for chunk in feed) == "said"
