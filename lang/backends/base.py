@@ -6,7 +6,7 @@ the backend's business: token ids for an engine in this process, messages for a 
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -31,6 +31,32 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It can go on from text outside any role."""
 
 
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as a model is told of it."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments, an object."""
+
+
+class ToolOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next answer may call."""
+
+    tools: tuple[ToolSpec, ...]
+    choice: str = "auto"
+    """auto: the model calls or answers. required: it calls. none: it answers. Else the name of the tool that it
+    calls."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model made. ``arguments``: JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class GenerateDelta(msgspec.Struct, frozen=True, kw_only=True):
     """One increment; texts and token ids concatenate to the whole. The last one has a finish_reason."""
 
@@ -42,6 +68,8 @@ class GenerateDelta(msgspec.Struct, frozen=True, kw_only=True):
     stats: RequestStats | None = None
     index: int = 0
     """Which of n answers."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """On the last one: what the model calls, if tools were offered. How it spells it is no part of ``text``."""
 
 
 class SelectRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +134,24 @@ class Prompt(Protocol):
         ...
 
     async def select(self, request: SelectRequest) -> SelectResult: ...
+
+
+@runtime_checkable
+class ToolPrompt(Prompt, Protocol):
+    """A prompt of a backend whose capabilities say that it has tools."""
+
+    def offer_tools(self, offer: ToolOffer) -> None:
+        """In an open assistant's turn: the next ``generate`` may call these, each call with arguments that
+        conform to its schema. From here on the model is told of them, wherever its prompt tells such things."""
+        ...
+
+    def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Says in an open assistant's turn that it calls, as if the model had."""
+        ...
+
+    def append_tool_results(self, results: Sequence[tuple[ToolCall, str]]) -> None:
+        """Ends the assistant's turn that called, says what the calls gave, and begins the assistant's next."""
+        ...
 
 
 class Backend(Protocol):
