@@ -35,6 +35,12 @@ class Call:
         return [item.request_id for item in self.inputs]
 
 
+def joined_call(request_id: str, calls: Sequence[Call]) -> Call:
+    """Several calls as one that is submitted, read and aborted as a whole. Its answers are those of the calls
+    in order, so answer ``index`` of call ``i`` is ``i * n + index`` where each has n."""
+    return Call(request_id, [], tuple(item for call in calls for item in call.inputs))
+
+
 class LiveCalls:
     """The calls of one face that have not ended, by request id. Thread-safe."""
 

@@ -127,6 +127,10 @@ class EngineClient(Protocol):
         """End these requests with FinishReason.ABORT; unknown and finished ones are ignored. Does not wait."""
         ...
 
+    def check_alive(self) -> None:
+        """Raises EngineDeadError where nothing more can be computed. Does not wait for the engine."""
+        ...
+
     def stats(self) -> EngineStats: ...
 
     def flush_cache(self) -> int:

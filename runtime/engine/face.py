@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import secrets
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, overload
 
-from ramet.runtime.engine.calls import Call, Collector, IncrementQueue, LiveCalls
+from ramet.runtime.engine.calls import Call, Collector, IncrementQueue, LiveCalls, joined_call
 from ramet.runtime.engine.client import EngineClient, EngineInfo, EngineStats
 from ramet.runtime.engine.intake import Ask, Intake
 from ramet.runtime.engine.progress import batch_progress
@@ -19,7 +19,7 @@ from ramet.runtime.engine.prompts import Message
 from ramet.runtime.engine.results import Output, Score
 from ramet.runtime.engine.scoring import plan_scores
 from ramet.runtime.engine.sinks import AsyncSink, ThreadSink
-from ramet.runtime.engine.streams import AsyncTextStream, Release, TextStream
+from ramet.runtime.engine.streams import AsyncTextStream, OpenedBatch, Release, TextStream
 from ramet.runtime.protocol import InvalidRequestError, ProgramTag, SamplingParams
 from ramet.runtime.tokenizer import Tokenizer
 
@@ -216,6 +216,33 @@ class EngineFace:
         self._submit(call, sink)
         return AsyncTextStream(call.request_id, IncrementQueue(call), sink, self._releaser(call))
 
+    async def astream_batch(
+        self,
+        prompts: object = None,
+        sampling_params: SamplingParams | None = None,
+        *,
+        messages: object = None,
+        chat_options: Mapping[str, Any] | None = None,
+        tag: ProgramTag | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+    ) -> OpenedBatch:
+        """As ``astream``, for one prompt or several: one stream has the increments of all of them.
+
+        ``chat_options`` are keyword arguments of ``encode_chat``. Tokenising does not hold up the event loop.
+        Where one of the requests fails, the stream raises its error and the others are aborted.
+        """
+        ask = Ask(
+            prompts, messages, sampling_params, {}, tag, priority, cache_salt, chat_options=chat_options or {}
+        )
+        calls, _ = await asyncio.to_thread(self._intake.calls, ask, self._new_id)
+        whole = joined_call(request_id or self._new_id(), calls)
+        sink = AsyncSink()
+        self._submit(whole, sink)
+        stream = AsyncTextStream(whole.request_id, IncrementQueue(whole), sink, self._releaser(whole))
+        return OpenedBatch([call.prompt_token_ids for call in calls], stream)
+
     def chat(
         self,
         messages: Sequence[Message],
@@ -288,6 +315,10 @@ class EngineFace:
         An unknown or finished id is ignored.
         """
         self._client.abort(self._live.input_ids(request_id))
+
+    def check_alive(self) -> None:
+        """Raises EngineDeadError where the engine is closed or gone. Does not wait for it."""
+        self._client.check_alive()
 
     def stats(self) -> EngineStats:
         return self._client.stats()

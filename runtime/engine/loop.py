@@ -121,6 +121,11 @@ class EngineLoop:
         """As ``post``, and waits."""
         return self.post(function).result()
 
+    def check_alive(self) -> None:
+        self._home.check()
+        if self._death is not None:
+            raise EngineDeadError(str(self._death)) from self._death.__cause__
+
     def stats(self) -> EngineStats:
         return self.call(lambda core: core.stats())
 

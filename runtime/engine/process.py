@@ -6,7 +6,7 @@ from typing import Any
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.face import EngineFace
 from ramet.runtime.engine.remote import RemoteClient
-from ramet.runtime.tokenizer import FastTokenizer
+from ramet.runtime.tokenizer import FastTokenizer, TokenizerSpec
 
 DEFAULT_BUILDER = "ramet.runtime.engine.build:build_engine"
 
@@ -46,8 +46,14 @@ class EngineProcess(EngineFace):
             raise
         super().__init__(client, tokenizer)
         self._pid = client.pid
+        self._tokenizer_spec = client.ready.tokenizer
 
     @property
     def pid(self) -> int:
         """Of the engine's process."""
         return self._pid
+
+    @property
+    def tokenizer_spec(self) -> TokenizerSpec:
+        """The model's tokenizer as data."""
+        return self._tokenizer_spec

@@ -121,6 +121,11 @@ class RemoteClient:
             if running and self._death is None:
                 self._post(self._encoder.encode(Abort(running)))
 
+    def check_alive(self) -> None:
+        self._home.check()
+        with self._lock:
+            self._check_alive()
+
     def stats(self) -> EngineStats:
         return self._call("stats", EngineStats)
 

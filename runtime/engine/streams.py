@@ -4,6 +4,7 @@ Both only wait; what there is to say about increments is IncrementQueue's.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
 from ramet.runtime.engine.calls import IncrementQueue
@@ -118,3 +119,13 @@ class AsyncTextStream:
         if release is not None:
             self._sink.close()
             release(self._increments.running)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedBatch:
+    """A batch that has been submitted."""
+
+    prompt_token_ids: list[list[int]]
+    """Of each prompt or conversation, in order."""
+    stream: AsyncTextStream
+    """An increment's ``index`` is the prompt's place times ``n`` plus the answer's."""

@@ -2,7 +2,16 @@ from typing import Any
 
 import pytest
 
-from ramet.runtime.engine.calls import Call, Collector, IncrementQueue, LiveCalls, failure_of, in_batch, refusal
+from ramet.runtime.engine.calls import (
+    Call,
+    Collector,
+    IncrementQueue,
+    LiveCalls,
+    failure_of,
+    in_batch,
+    joined_call,
+    refusal,
+)
 from ramet.runtime.engine.sinks import Failure
 from ramet.runtime.protocol import (
     EngineDeadError,
@@ -146,3 +155,13 @@ def test_ids_are_unique_among_live_calls() -> None:
     live.release([call("a", "a#0", "a#1")])
     live.release([call("a", "a#0", "a#1")])
     live.claim([call("a")])
+
+
+def test_joined_calls_are_one_with_the_answers_of_all() -> None:
+    whole = joined_call("ab", [call("a", "a#0", "a#1"), call("b")])
+    assert (whole.request_id, whole.input_ids) == ("ab", ["a#0", "a#1", "b"])
+    increments = IncrementQueue(whole)
+    increments.add([TextOutput(request_id="b", text="B")])
+    increment = increments.pop()
+    assert increment is not None
+    assert (increment.request_id, increment.index) == ("ab", 2)

@@ -406,3 +406,50 @@ def test_stats_add_up(engine: EngineFace) -> None:
     assert stats.hit_rate == stats.cached_tokens / stats.prompt_tokens
     assert engine.flush_cache() == stats.cached_pages * stats.page_size
     assert engine.stats().free_pages == stats.total_pages
+
+
+def test_a_batch_as_one_stream(engine: EngineFace) -> None:
+    async def read() -> tuple[list[list[int]], list[Increment]]:
+        opened = await engine.astream_batch(
+            ["say:one", "say:three", list(b"say:five")], SamplingParams(temperature=0, max_tokens=20, n=2)
+        )
+        async with opened.stream as stream:
+            return opened.prompt_token_ids, [item async for item in stream]
+
+    prompts, increments = asyncio.run(read())
+    assert prompts == [list(b"say:one"), list(b"say:three"), list(b"say:five")]
+    texts = [whole(increments, index)[0] for index in range(6)]
+    assert texts == ["one", "one", "three", "three", "five", "five"]
+
+
+def test_a_batch_takes_options_of_the_chat_template_and_fails_as_a_whole(engine: EngineFace) -> None:
+    async def run(prompts: object, **options: Any) -> str:
+        opened = await engine.astream_batch(prompts, GREEDY, **options)
+        return "".join([item.text async for item in opened.stream])
+
+    messages = [{"role": "user", "content": "go on"}, {"role": "assistant", "content": "say:con"}]
+    text = asyncio.run(run(None, messages=messages, chat_options={"continue_final_message": True}))
+    assert text == "con"
+    with pytest.raises(PromptTooLongError, match="prompt 1 of the batch"):
+        asyncio.run(run(["a", "b" * 500]))
+    with pytest.raises(RequestFailedError):
+        asyncio.run(run(["say:fine", "row error"]))
+
+
+def test_a_batch_is_aborted_by_its_id(engine: EngineFace) -> None:
+    async def run() -> None:
+        opened = await engine.astream_batch(["slow a", "slow b"], LONG, request_id="mine")
+        await anext(opened.stream)
+        engine.abort("mine")
+        with pytest.raises(RequestAbortedError):
+            _ = [item async for item in opened.stream]
+
+    asyncio.run(run())
+
+
+def test_a_closed_engine_is_not_alive(engine: EngineFace) -> None:
+    engine.check_alive()
+    other = open_speaking()
+    other.close()
+    with pytest.raises(EngineDeadError, match="was closed"):
+        other.check_alive()

@@ -76,6 +76,8 @@ def test_it_has_the_faces_of_an_engine_in_process(engine: EngineProcess) -> None
     assert engine.flush_cache() == 7
     assert engine.stats().running_requests == 0
     engine.check_integrity()
+    engine.check_alive()
+    assert engine.tokenizer_spec.eos_id == 257
 
 
 def test_settings_reach_the_child() -> None:
