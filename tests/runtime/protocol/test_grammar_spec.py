@@ -24,6 +24,8 @@ from ramet.runtime.protocol import (
         JsonSchema("{}"),
         Regex("a+"),
         Ebnf('root ::= "a"'),
+        JsonSchema("true", backend="llguidance", max_whitespace=0),
+        Ebnf('start: "a"', syntax="lark", backend="xgrammar"),
         Choice(("yes", "no")),
         StructuralTag("{}"),
         Prefix("a"),
@@ -77,6 +79,29 @@ def test_choice_takes_a_list() -> None:
 def test_a_field_of_the_wrong_type_is_refused(kind: Any, value: object) -> None:
     with pytest.raises(InvalidRequestError, match="it must be") as caught:
         kind(value)
+    assert caught.value.field == "grammar"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "more"),
+    [
+        (JsonSchema, "{}", {"backend": "guidance"}),
+        (JsonSchema, "{}", {"max_whitespace": -1}),
+        (JsonSchema, "{}", {"max_whitespace": 65}),
+        (JsonSchema, "{}", {"max_whitespace": True}),
+        (JsonSchema, "{}", {"max_whitespace": None}),
+        (Regex, "a", {"backend": None}),
+        (Ebnf, "a", {"backend": ["auto"]}),
+        (Ebnf, "a", {"syntax": "bnf"}),
+        (Choice, ("a",), {"backend": "trie"}),
+        (StructuralTag, "{}", {"backend": ""}),
+        (StructuralTag, "{}", {"max_whitespace": 1.0}),
+    ],
+)
+def test_how_it_is_enforced_is_checked(kind: Any, value: object, more: dict[str, Any]) -> None:
+    (name,) = more
+    with pytest.raises(InvalidRequestError, match=f"{name} is .*; it must be") as caught:
+        kind(value, **more)
     assert caught.value.field == "grammar"
 
 
