@@ -1,4 +1,4 @@
-"""LocalBackend: programs on an engine in this process, or in a process of its own on this machine.
+"""LocalBackend: programs on an engine in this process, in a process of its own, or behind a ramet server.
 
 Prompts are token ids. What the model generated is carried as the ids that it gave; text between is tokenised
 so that a conversation has the ids that the model's own chat template gives it as a whole. The text of programs
@@ -7,7 +7,7 @@ and of their users never becomes a special token.
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from ramet.lang.backends.local_select import (
     normalize,
 )
 from ramet.lang.backends.local_transcript import NOTHING_SAID, OUTSIDE, Generated, Transcript
+from ramet.lang.backends.token_engine import TokenEngine, TokenIncrement, TokenScore
 from ramet.lang.errors import ProgramStructureError, UnsupportedError
 from ramet.runtime.protocol import (
     FinishReason,
@@ -35,9 +36,6 @@ from ramet.runtime.protocol import (
     RequestStats,
     SamplingParams,
 )
-
-if TYPE_CHECKING:
-    from ramet.runtime.engine import EngineFace, Increment, Score
 
 T = TypeVar("T")
 
@@ -55,15 +53,17 @@ class LocalBackend:
             with what comes (see ``local_healing``), if the engine can enforce that.
         special_text: in text outside roles, the texts of special tokens stand for those tokens. For programs
             that write a chat format by hand, and take no text from strangers.
+        name: as error messages call it.
     """
 
     def __init__(
         self,
-        engine: "EngineFace",
+        engine: TokenEngine,
         *,
         token_healing: bool = True,
         special_text: bool = False,
         close_engine: bool = False,
+        name: str | None = None,
     ) -> None:
         self.engine = engine
         self._close_engine = close_engine
@@ -73,7 +73,7 @@ class LocalBackend:
         self.encoder = TranscriptEncoder(tokenizer, self.renderer)
         self.healer = TokenHealer(tokenizer) if token_healing and "prefix" in kinds else None
         self._capabilities = Capabilities(
-            name=f"the local engine with model {engine.info.model!r}",
+            name=name or f"the local engine with model {engine.info.model!r}",
             grammars=kinds - {"prefix"},
             select=True,
             roles=tokenizer.chat_template.exists,
@@ -110,10 +110,12 @@ class LocalBackend:
         await asyncio.to_thread(self.engine.flush_cache)
 
     async def server_info(self) -> dict[str, object]:
-        """The fields of EngineInfo; and under ``stats`` those of EngineStats, with the hit rate."""
-        stats = await asyncio.to_thread(self.engine.stats)
+        """What the engine tells of itself; and under ``stats`` its counters, with the hit rate."""
+        stats: dict[str, Any] = msgspec.to_builtins(await asyncio.to_thread(self.engine.stats))
         info: dict[str, object] = msgspec.to_builtins(self.engine.info)
-        return {**info, "stats": {**msgspec.to_builtins(stats), "hit_rate": stats.hit_rate}}
+        prompt_tokens = stats.get("prompt_tokens", 0)
+        hit_rate = stats["cached_tokens"] / prompt_tokens if prompt_tokens else 0.0
+        return {**info, "stats": {**stats, "hit_rate": hit_rate}}
 
     async def aclose(self) -> None:
         if self._close_engine:
@@ -292,7 +294,7 @@ class LocalPrompt:
 
     async def _score(
         self, context: list[int], continuations: list[list[int]], request: SelectRequest
-    ) -> "list[Score]":
+    ) -> Sequence[TokenScore]:
         return await self._backend.engine.ascore(
             context, continuations, tag=request.tag, priority=request.priority, cache_salt=self.cache_salt
         )
@@ -315,7 +317,7 @@ class LocalPrompt:
         self._transcript = self._transcript.with_generated(generated, prompt.opening)
 
 
-def _delta(increment: "Increment") -> GenerateDelta:
+def _delta(increment: TokenIncrement) -> GenerateDelta:
     return GenerateDelta(
         text=increment.text,
         token_ids=tuple(increment.token_ids),
@@ -342,7 +344,7 @@ def _check_select(request: SelectRequest) -> None:
         )
 
 
-def _select_stats(plan: OptionPlan, scored: "Sequence[Score]") -> RequestStats:
+def _select_stats(plan: OptionPlan, scored: Sequence[TokenScore]) -> RequestStats:
     """Of all options together."""
     sizes = [len(plan.context) + len(ids) for ids in plan.continuations]
     return RequestStats(
