@@ -1,0 +1,15 @@
+"""JSON Schema that holds: rewritten exactly where it can be enforced, else refused by name. No torch."""
+
+from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits, check_ebnf
+from ramet.runtime.grammar.schema.planner import plan
+from ramet.runtime.grammar.schema.records import ENGINES, SchemaPlan, Unsupported
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "ENGINES",
+    "SchemaLimits",
+    "SchemaPlan",
+    "Unsupported",
+    "check_ebnf",
+    "plan",
+]
