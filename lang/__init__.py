@@ -34,7 +34,8 @@ from ramet.lang.errors import (
 )
 from ramet.lang.program import Program, function
 from ramet.lang.state import ProgramState, ProgramStateGroup
-from ramet.lang.tools import Tool, ause_tools, describe_tools, use_tools
+from ramet.lang.tool import Tool, describe_tools
+from ramet.lang.tools import ause_tools, use_tools
 
 __all__ = [
     "BranchError",

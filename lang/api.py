@@ -1,7 +1,8 @@
 """The words of the language: what users write into a program."""
 
 import base64
-from collections.abc import Mapping
+import contextvars
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,12 @@ from ramet.lang.ir import (
     Select,
     SeparateReasoning,
     Sequence,
+    ToolUse,
     as_node,
 )
 from ramet.lang.options import SAMPLING_OPTIONS, SamplingOptions, sampling, unknown_option
 from ramet.lang.reasoning import reasoning_format
+from ramet.lang.tool import Tool, check_on_error, tools_by_name
 from ramet.lang.values import Constraint, dtype_constraint, json_constraint, json_document
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex, StructuralTag
 
@@ -41,6 +44,10 @@ class GenOptions(ConstraintOptions, total=False):
     choices: SequenceOf[str] | None
     choices_method: "ChoicesMethod | str | None"
     priority: int | None
+    tools: SequenceOf[Callable[..., Any] | Tool] | None
+    tool_choice: str | None
+    max_tool_rounds: int | None
+    on_tool_error: str | None
 
 
 class PlainGenOptions(SamplingOptions, total=False):
@@ -86,6 +93,13 @@ def gen(name: str | None = None, max_tokens: int | None = None, **options: Unpac
         choices: as ``select``; ``temperature``, ``seed`` and ``priority`` may go with it, nothing else.
         n: how many answers. With more than one the variable is their list, and the prompt goes on without them.
         priority: higher runs earlier.
+        tools: Python functions with type hints. The model may call them, with arguments that conform to the
+            hints, and is told the results, until it answers. Only inside the assistant role. The variable is
+            the answer; ``get_meta_info`` has the calls.
+        tool_choice: "auto", "none", "required" (the first round must call), or the name of the tool that the
+            first round calls.
+        max_tool_rounds: rounds of calls at most (8); then the model must answer.
+        on_tool_error: "report": the model is told what a tool raised; "raise": the call fails with ToolError.
 
     Raises:
         InvalidRequestError: an option that there is not, or that has a wrong value.
@@ -211,6 +225,7 @@ def separate_reasoning(expression: Expression, model_type: str = "qwen3") -> Nod
     return SeparateReasoning(as_node(expression), reasoning_format(model_type))
 
 
+_TOOL_OPTIONS = ("tools", "tool_choice", "max_tool_rounds", "on_tool_error")
 _CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
 _GEN_OPTIONS = (
     SAMPLING_OPTIONS | frozenset(GenOptions.__annotations__) | frozenset(ConstraintOptions.__annotations__)
@@ -228,6 +243,7 @@ def _gen(name: str | None, max_tokens: int | None, options: Mapping[str, Any]) -
     if "choices" in given or "choices_method" in given:
         return _gen_choices(name, given)
     priority = _checked_priority(given.pop("priority", 0))
+    tools = _tool_use(given)
     constraint = _constraint({key: given.pop(key) for key in _CONSTRAINTS if key in given})
     more: dict[str, Any] = {}
     if constraint.grammar is not None:
@@ -236,7 +252,41 @@ def _gen(name: str | None, max_tokens: int | None, options: Mapping[str, Any]) -
         own = given.pop("stop_regex", ())
         more["stop_regex"] = (*((own,) if isinstance(own, str) else own), *constraint.stop_regex)
     options_given = sampling(given, **more)
-    return Gen(name, options_given.params, options_given.given, constraint.parse, priority)
+    return Gen(name, options_given.params, options_given.given, constraint.parse, priority, tools)
+
+
+def _tool_use(given: dict[str, Any]) -> ToolUse | None:
+    """Takes the options that are about tools out of those given."""
+    options = {name: given.pop(name) for name in _TOOL_OPTIONS if name in given}
+    if not options:
+        return None
+    if "tools" not in options:
+        name = next(iter(options))
+        raise InvalidRequestError(f"gen has {name} but no tools; give tools=[...]", field=name)
+    tools = tools_by_name(options["tools"])
+    for option in (*_CONSTRAINTS, "n"):
+        if option in given and (option, given[option]) != ("n", 1):
+            raise InvalidRequestError(
+                f"gen has tools and {option}; a constraint would hold for the calls too, and several answers "
+                f"would each call: say a gen with {option} after this one",
+                field=option,
+            )
+    choice = options.get("tool_choice", "auto")
+    known = ("auto", "none", "required", *tools)
+    if choice not in known:
+        raise InvalidRequestError(
+            f"tool_choice is {choice!r}; it must be one of {', '.join(known)}",
+            field="tool_choice",
+        )
+    max_rounds = options.get("max_tool_rounds", 8)
+    if not isinstance(max_rounds, int) or isinstance(max_rounds, bool) or max_rounds < 1:
+        raise InvalidRequestError(
+            f"max_tool_rounds is {max_rounds!r}; it must be a whole number of at least 1",
+            field="max_tool_rounds",
+        )
+    on_error = options.get("on_tool_error", "report")
+    check_on_error(on_error, "on_tool_error")
+    return ToolUse(tuple(tools.values()), contextvars.copy_context(), choice, on_error, max_rounds)
 
 
 def _constraint(given: dict[str, Any]) -> Constraint:

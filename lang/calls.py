@@ -22,6 +22,8 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     last: GenerateDelta | None = None
+    more: Meta = field(default_factory=dict)
+    """What else there is to say about it."""
 
     @property
     def text(self) -> str:
@@ -57,6 +59,7 @@ class Answer:
             **_counts(stats, len(self.token_ids)),
             "branch": tag.branch,
             "step": tag.step,
+            **self.more,
         }
 
 
@@ -73,12 +76,12 @@ async def run_generate(prompt: Prompt, operation: Generate, show: Show) -> str:
         async for delta in stream:
             answers[delta.index].add(delta)
             if params.n == 1:
-                _stream_out(operation, splitter, delta)
+                stream_out(operation, splitter, delta)
                 show(delta)
     finally:
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()
-    _settle(operation, splitter, answers)
+    settle(operation, splitter, answers)
     return answers[0].text if params.n == 1 else ""
 
 
@@ -100,7 +103,8 @@ async def run_select(prompt: Prompt, operation: Choose) -> str:
     return result.option
 
 
-def _stream_out(operation: Generate, splitter: ReasoningSplitter | None, delta: GenerateDelta) -> None:
+def stream_out(operation: Generate, splitter: ReasoningSplitter | None, delta: GenerateDelta) -> None:
+    """Shows an increment to whoever reads the operation's variables as they grow."""
     meta: Meta = {}
     if delta.token_ids:
         meta["token_ids"] = delta.token_ids
@@ -114,7 +118,8 @@ def _stream_out(operation: Generate, splitter: ReasoningSplitter | None, delta: 
     operation.variable.add_text(text, meta)
 
 
-def _settle(operation: Generate, splitter: ReasoningSplitter | None, answers: list[Answer]) -> None:
+def settle(operation: Generate, splitter: ReasoningSplitter | None, answers: list[Answer]) -> None:
+    """Settles the operation's variables. ``splitter``: what has split the text that was streamed."""
     metas = [answer.meta(operation.tag) for answer in answers]
     if operation.reasoning is None:
         values = [_parsed(operation, answer) for answer in answers]

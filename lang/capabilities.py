@@ -42,6 +42,32 @@ def check_select(capabilities: Capabilities, place: Place, name: str | None) -> 
         raise place.error(UnsupportedError, f"{capabilities.name} cannot select; {remedy}", name)
 
 
+def check_tools(
+    capabilities: Capabilities, place: Place, role: str | None, params: SamplingParams, name: str | None
+) -> None:
+    """For a gen with tools."""
+    if not capabilities.tools:
+        raise place.error(
+            UnsupportedError,
+            f"{capabilities.name} has no tools; call them in the program and say their results",
+            name,
+        )
+    if role != "assistant":
+        raise place.error(
+            ProgramStructureError,
+            "a gen with tools stands outside of the assistant role, and it is the assistant who calls; put it "
+            "inside assistant(...)",
+            name,
+        )
+    for field, value in (("n", params.n), ("grammar", params.grammar)):
+        if value != getattr(_DEFAULTS, field):
+            raise place.error(
+                ProgramStructureError,
+                f"the run gives {field}={value!r}, which a gen with tools cannot have; leave it out",
+                name,
+            )
+
+
 def check_image(capabilities: Capabilities, place: Place) -> None:
     if not capabilities.images:
         raise place.error(UnsupportedError, f"{capabilities.name} takes text only, no images")

@@ -49,7 +49,7 @@ class UnsupportedError(ProgramError):
 
 
 class ToolError(ProgramError):
-    """A tool failed; ``__cause__`` is what it raised, ``variable`` the tool's name."""
+    """A tool failed: the message names it, and ``__cause__`` is what it raised."""
 
 
 class ProgramCancelledError(ProgramError):

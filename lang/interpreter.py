@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections import deque
 
-from ramet.lang.backends.base import Backend, GenerateDelta, Prompt
+from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, ToolPrompt
 from ramet.lang.calls import run_generate, run_select
 from ramet.lang.errors import GenerationError, ProgramCancelledError, ProgramError, ProgramStructureError
 from ramet.lang.loop_thread import LoopThread
@@ -26,11 +26,13 @@ from ramet.lang.operations import (
     Operation,
     Report,
     Spawn,
+    ToolRound,
 )
 from ramet.lang.signals import Signal, Steps
+from ramet.lang.tool_rounds import run_with_tools
 from ramet.lang.variables import Chunk, Failure, Place, TextFeed, Variable
 
-Said = AppendText | AppendImage | BeginRole | EndRole
+Said = AppendText | AppendImage | BeginRole | EndRole | ToolRound
 """What a prompt is made of once everything was generated."""
 
 
@@ -252,7 +254,7 @@ class Branch:
             case AppendText() | AppendImage() | BeginRole() | EndRole():
                 self._say(operation)
             case Generate():
-                self._remember(await run_generate(self._prompt, operation, self._show_delta))
+                await self._generate(self._prompt, operation)
             case Choose():
                 self._remember(await run_select(self._prompt, operation))
             case OpenScope():
@@ -274,6 +276,12 @@ class Branch:
         self._partial = ""
         self._show()
 
+    async def _generate(self, prompt: Prompt, operation: Generate) -> None:
+        if operation.tools is None:
+            self._remember(await run_generate(prompt, operation, self._show_delta))
+        else:
+            self.said += await run_with_tools(prompt, operation, operation.tools)
+
     def _say(self, said: Said) -> None:
         assert self._prompt is not None
         match said:
@@ -285,6 +293,10 @@ class Branch:
                 self._prompt.begin_role(role)
             case EndRole(role):
                 self._prompt.end_role(role)
+            case ToolRound(results):
+                assert isinstance(self._prompt, ToolPrompt)
+                self._prompt.append_tool_calls([call for call, _ in results])
+                self._prompt.append_tool_results(results)
         self.said.append(said)
 
     def _remember(self, text: str) -> None:
@@ -362,6 +374,8 @@ class Branch:
                 return error
             case ProgramError():
                 located = self.place.error(type(error), error.message, variable)
+                located.__cause__ = error.__cause__ or error
+                return located
             case _:
                 located = self.place.error(GenerationError, f"{type(error).__name__}: {error}", variable)
         located.__cause__ = error

@@ -1,10 +1,15 @@
 """What a program says, as frozen nodes: what ``gen``, ``select``, ``user``, ... return, joined by ``+``."""
 
 from collections.abc import Callable, Iterator
+from contextvars import Context
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ramet.lang.errors import ProgramStructureError
 from ramet.runtime.protocol import SamplingParams
+
+if TYPE_CHECKING:
+    from ramet.lang.tool import Tool
 
 Parse = Callable[[str], object]
 """Generated text -> the variable's value; raises ValueError where the text is no such value."""
@@ -36,6 +41,21 @@ class Image(Node):
     """A data: URL, or an http one where the backend fetches it."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolUse:
+    """Tools that one call may use on its way to its answer. Two are never equal: tools may do anything."""
+
+    tools: "tuple[Tool, ...]"
+    context: Context
+    """Of the program's thread where the call was said: tools see its context variables."""
+    choice: str = "auto"
+    """As ToolOffer.choice, for the first round; afterwards the model is free."""
+    on_error: str = "report"
+    """report: the model is told what a tool raised. raise: the call fails with it."""
+    max_rounds: int = 8
+    """Rounds of tool calls; after them the model must answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gen(Node):
     """One call that generates. Without a name its answer is only appended."""
@@ -46,6 +66,7 @@ class Gen(Node):
     """The fields of ``params`` that the program gave; the others come from the run."""
     parse: Parse = str
     priority: int = 0
+    tools: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

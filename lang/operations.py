@@ -6,8 +6,8 @@ Every operation that somebody may wait for has a variable, which is settled what
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ramet.lang.backends.base import SelectRequest
-from ramet.lang.ir import Parse, ReasoningFormat
+from ramet.lang.backends.base import SelectRequest, ToolCall
+from ramet.lang.ir import Parse, ReasoningFormat, ToolUse
 from ramet.lang.variables import TextFeed, Variable
 from ramet.runtime.protocol import ProgramTag, SamplingParams
 
@@ -36,6 +36,13 @@ class EndRole:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolRound:
+    """An assistant's turn that calls tools, from the calls on, and what they gave; its next turn is open."""
+
+    results: tuple[tuple[ToolCall, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Generate:
     variable: Variable
     params: SamplingParams
@@ -44,6 +51,7 @@ class Generate:
     priority: int = 0
     reasoning: tuple[ReasoningFormat, Variable] | None = None
     """How to split the answer, and where its reasoning goes."""
+    tools: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,8 +271,10 @@ class Outline:
             name = None if gen.name is None else gen.name + REASONING_SUFFIX
             split = reasoning, Variable(name, self.place, streams=params.n == 1)
             draft.variables.append(split[1])
+        if gen.tools is not None:
+            check.check_tools(self.terms.capabilities, self.place, draft.role, params, gen.name)
         tag = self._tag(draft, gen.name)
-        draft.operations.append(Generate(variable, params, tag, gen.parse, gen.priority, split))
+        draft.operations.append(Generate(variable, params, tag, gen.parse, gen.priority, split, gen.tools))
 
     def _add_select(self, draft: _Draft, select: Select) -> None:
         if draft.role is None:

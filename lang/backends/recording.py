@@ -8,7 +8,7 @@ what order, does not matter.
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,8 +21,11 @@ from ramet.lang.backends.base import (
     Prompt,
     SelectRequest,
     SelectResult,
+    ToolCall,
+    ToolOffer,
+    ToolPrompt,
 )
-from ramet.lang.backends.transcript import Transcript
+from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.errors import UnsupportedError
 from ramet.runtime import protocol
 from ramet.runtime.protocol import (
@@ -94,8 +97,13 @@ class Question:
         return cls({"ask": kind, "prompt": _merged(transcript), "options": dict(options or {})})
 
     @classmethod
-    def generate(cls, transcript: Transcript, params: SamplingParams) -> "Question":
-        return cls.of("generate", transcript, msgspec.to_builtins(params, str_keys=True))
+    def generate(
+        cls, transcript: Transcript, params: SamplingParams, offer: ToolOffer | None = None
+    ) -> "Question":
+        options = msgspec.to_builtins(params, str_keys=True)
+        if offer is not None:
+            options["tools"] = msgspec.to_builtins(offer)
+        return cls.of("generate", transcript, options)
 
     @classmethod
     def select(cls, transcript: Transcript, request: SelectRequest) -> "Question":
@@ -110,6 +118,7 @@ class RecordingPrompt:
         self.inner = inner
         self._backend = backend
         self._transcript = transcript
+        self._offer: ToolOffer | None = None
 
     def append_text(self, text: str) -> None:
         self.inner.append_text(text)
@@ -127,6 +136,23 @@ class RecordingPrompt:
         self.inner.append_image(data_url)
         self._transcript.append_image(data_url)
 
+    def offer_tools(self, offer: ToolOffer) -> None:
+        self._with_tools().offer_tools(offer)
+        self._offer = offer
+
+    def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
+        self._with_tools().append_tool_calls(calls)
+        self._transcript.append_tool_calls(calls)
+
+    def append_tool_results(self, results: Sequence[tuple[ToolCall, str]]) -> None:
+        self._with_tools().append_tool_results(results)
+        self._transcript.append_tool_results(results)
+
+    def _with_tools(self) -> ToolPrompt:
+        if not isinstance(self.inner, ToolPrompt):
+            raise UnsupportedError(f"{self._backend.capabilities.name} has no tools")
+        return self.inner
+
     def fork(self) -> "RecordingPrompt":
         return RecordingPrompt(self._backend, self.inner.fork(), self._transcript.fork())
 
@@ -143,7 +169,8 @@ class RecordingPrompt:
     async def generate(
         self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
     ) -> AsyncIterator[GenerateDelta]:
-        question = Question.generate(self._transcript, params)
+        offer, self._offer = self._offer, None
+        question = Question.generate(self._transcript, params, offer)
         deltas: list[GenerateDelta] = []
         try:
             async for delta in self.inner.generate(params, tag=tag, priority=priority):
@@ -156,6 +183,7 @@ class RecordingPrompt:
         self._backend.record(question, {"deltas": msgspec.to_builtins(deltas)})
         if params.n == 1:
             self._transcript.append_text("".join(delta.text for delta in deltas))
+            self._transcript.append_tool_calls([call for delta in deltas for call in delta.tool_calls])
 
     async def select(self, request: SelectRequest) -> SelectResult:
         question = Question.select(self._transcript, request)
@@ -188,7 +216,7 @@ class ReplayBackend:
         return self._capabilities
 
     def prompt(self, *, cache_salt: str = "") -> Prompt:
-        return ReplayPrompt(self, Transcript())
+        return TranscriptPrompt(ReplayAnswers(self), Transcript())
 
     async def prefill(self, prompts: Sequence[Prompt]) -> None:
         """There is no cache."""
@@ -229,55 +257,39 @@ class ReplayBackend:
             raise InvalidRequestError(f"{self._path} is not a recording: {error}", field="path") from None
 
 
-class ReplayPrompt:
-    """A prompt of a ReplayBackend."""
+class ReplayAnswers:
+    """Answers from a recording."""
 
-    def __init__(self, backend: ReplayBackend, transcript: Transcript) -> None:
+    def __init__(self, backend: ReplayBackend) -> None:
         self._backend = backend
-        self._transcript = transcript
 
-    def append_text(self, text: str) -> None:
-        self._transcript.append_text(text)
+    def text_of(self, transcript: Transcript) -> str:
+        return str(self._backend.answer(Question.of("text", transcript))["text"])
 
-    def begin_role(self, role: str) -> None:
-        self._transcript.begin_role(role)
-
-    def end_role(self, role: str) -> None:
-        self._transcript.end_role(role)
-
-    def append_image(self, data_url: str) -> None:
-        self._transcript.append_image(data_url)
-
-    def fork(self) -> "ReplayPrompt":
-        return ReplayPrompt(self._backend, self._transcript.fork())
-
-    def text(self) -> str:
-        return str(self._backend.answer(Question.of("text", self._transcript))["text"])
-
-    def messages(self) -> list[dict[str, object]]:
-        messages: list[dict[str, object]] = self._backend.answer(Question.of("messages", self._transcript))[
-            "messages"
-        ]
+    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
+        answer = self._backend.answer(Question.of("messages", transcript))
+        messages: list[dict[str, object]] = answer["messages"]
         return messages
 
     async def generate(
-        self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
-    ) -> AsyncIterator[GenerateDelta]:
-        answer = self._backend.answer(Question.generate(self._transcript, params))
-        deltas = msgspec.convert(answer["deltas"], list[GenerateDelta])
-        for delta in deltas:
+        self,
+        transcript: Transcript,
+        params: SamplingParams,
+        *,
+        tag: ProgramTag,
+        priority: int,
+        offer: ToolOffer | None,
+    ) -> AsyncGenerator[GenerateDelta, None]:
+        answer = self._backend.answer(Question.generate(transcript, params, offer))
+        for delta in msgspec.convert(answer["deltas"], list[GenerateDelta]):
             await asyncio.sleep(0)
             yield delta
         _raise_recorded(answer)
-        if params.n == 1:
-            self._transcript.append_text("".join(delta.text for delta in deltas))
 
-    async def select(self, request: SelectRequest) -> SelectResult:
-        answer = self._backend.answer(Question.select(self._transcript, request))
+    async def select(self, transcript: Transcript, request: SelectRequest) -> SelectResult:
+        answer = self._backend.answer(Question.select(transcript, request))
         _raise_recorded(answer)
-        result = msgspec.convert(answer["result"], SelectResult)
-        self._transcript.append_text(result.option)
-        return result
+        return msgspec.convert(answer["result"], SelectResult)
 
 
 def _merged(transcript: Transcript) -> list[list[str]]:

@@ -6,12 +6,23 @@ import math
 import random
 import re
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from ramet.lang.backends.base import Capabilities, GenerateDelta, Prompt, SelectRequest, SelectResult
-from ramet.lang.backends.transcript import Transcript
+import msgspec
+
+from ramet.lang.backends.base import (
+    Capabilities,
+    GenerateDelta,
+    Prompt,
+    SelectRequest,
+    SelectResult,
+    ToolCall,
+    ToolOffer,
+)
+from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.errors import ProgramStructureError
 from ramet.runtime.protocol import (
     Choice,
@@ -40,6 +51,7 @@ class Reply:
 
     text: what the model would go on to say; stops and max_tokens cut it as they would a model's.
     delay: seconds before it begins. token_delay: seconds before each token after the first.
+    calls: the tools that it calls, as (name, arguments), where the gen offers them.
     error: raised after the text, or after the first ``fail_after`` tokens of it.
     """
 
@@ -48,6 +60,7 @@ class Reply:
     token_delay: float = 0.0
     error: Exception | None = None
     fail_after: int | None = None
+    calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,7 @@ class ScriptedCall:
     priority: int
     params: SamplingParams | None = None
     request: SelectRequest | None = None
+    offer: ToolOffer | None = None
     state: str = "running"
     answer: str = ""
 
@@ -118,7 +132,7 @@ class ScriptedBackend:
         return self._capabilities
 
     def prompt(self, *, cache_salt: str = "") -> Prompt:
-        return ScriptedPrompt(self, Transcript())
+        return TranscriptPrompt(ScriptedAnswers(self), Transcript())
 
     async def prefill(self, prompts: Sequence[Prompt]) -> None:
         self.prefilled += [prompt.text() for prompt in prompts]
@@ -167,55 +181,49 @@ class ScriptedBackend:
                 )
 
 
-class ScriptedPrompt:
-    """A prompt of a ScriptedBackend: a transcript in the form of ChatML."""
+class ScriptedAnswers:
+    """Answers from a backend's script."""
 
-    def __init__(self, backend: ScriptedBackend, transcript: Transcript) -> None:
+    def __init__(self, backend: ScriptedBackend) -> None:
         self._backend = backend
-        self._transcript = transcript
 
-    def append_text(self, text: str) -> None:
-        self._transcript.append_text(text)
+    def text_of(self, transcript: Transcript) -> str:
+        return transcript.text()
 
-    def begin_role(self, role: str) -> None:
-        self._transcript.begin_role(role)
-
-    def end_role(self, role: str) -> None:
-        self._transcript.end_role(role)
-
-    def append_image(self, data_url: str) -> None:
-        self._transcript.append_image(data_url)
-
-    def fork(self) -> "ScriptedPrompt":
-        return ScriptedPrompt(self._backend, self._transcript.fork())
-
-    def text(self) -> str:
-        return self._transcript.text()
-
-    def messages(self) -> list[dict[str, object]]:
-        return self._transcript.messages()
+    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
+        return transcript.messages()
 
     async def generate(
-        self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
-    ) -> AsyncIterator[GenerateDelta]:
-        call = ScriptedCall("generate", self.text(), self.messages(), tag, priority, params=params)
-        with _recorded(self._backend, call):
-            for index in range(params.n):
-                reply = self._backend.next_reply(tag.variable, call.prompt)
-                if isinstance(reply, Scores):
-                    raise ProgramStructureError("the script answers a gen with Scores; give a text")
-                async for delta in _deltas(reply, params, index, len(call.prompt.split())):
-                    call.answer += delta.text
-                    yield delta
-            if params.n == 1:
-                self._transcript.append_text(call.answer)
-
-    async def select(self, request: SelectRequest) -> SelectResult:
+        self,
+        transcript: Transcript,
+        params: SamplingParams,
+        *,
+        tag: ProgramTag,
+        priority: int,
+        offer: ToolOffer | None,
+    ) -> AsyncGenerator[GenerateDelta, None]:
+        prompt = self.text_of(transcript)
         call = ScriptedCall(
-            "select", self.text(), self.messages(), request.tag, request.priority, request=request
+            "generate", prompt, self.messages_of(transcript), tag, priority, params=params, offer=offer
         )
         with _recorded(self._backend, call):
-            reply = self._backend.next_reply(request.tag.variable, call.prompt)
+            for index in range(params.n):
+                reply = self._backend.next_reply(tag.variable, prompt)
+                if isinstance(reply, Scores):
+                    raise ProgramStructureError("the script answers a gen with Scores; give a text")
+                calls = _tool_calls(reply, offer, len(self._backend.calls))
+                async for delta in _deltas(reply, params, index, len(prompt.split())):
+                    call.answer += delta.text
+                    is_last = delta.finish_reason is not None
+                    yield msgspec.structs.replace(delta, tool_calls=calls) if is_last and calls else delta
+
+    async def select(self, transcript: Transcript, request: SelectRequest) -> SelectResult:
+        prompt = self.text_of(transcript)
+        call = ScriptedCall(
+            "select", prompt, self.messages_of(transcript), request.tag, request.priority, request=request
+        )
+        with _recorded(self._backend, call):
+            reply = self._backend.next_reply(request.tag.variable, prompt)
             if isinstance(reply, Reply):
                 await asyncio.sleep(reply.delay)
                 if reply.error is not None:
@@ -228,8 +236,25 @@ class ScriptedPrompt:
             scores = tuple(reply.by_option.get(option, -100.0) for option in request.options)
             index = _choose(scores, request)
             call.answer = request.options[index]
-            self._transcript.append_text(call.answer)
             return SelectResult(index=index, option=call.answer, scores=scores)
+
+
+def _tool_calls(reply: Reply, offer: ToolOffer | None, number: int) -> tuple[ToolCall, ...]:
+    """The reply's calls. Raises ProgramStructureError where the model could not have made them."""
+    names = () if offer is None or offer.choice == "none" else tuple(tool.name for tool in offer.tools)
+    for name, _ in reply.calls:
+        if name not in names:
+            raise ProgramStructureError(
+                f"the script calls {name!r}, and this gen offers {', '.join(names) or 'no tools'}"
+            )
+    if offer is not None and offer.choice not in ("auto", "none"):
+        wanted = names if offer.choice == "required" else (offer.choice,)
+        if not any(name in wanted for name, _ in reply.calls):
+            raise ProgramStructureError(f"the script answers, and this gen must call {' or '.join(wanted)}")
+    return tuple(
+        ToolCall(id=f"call-{number}-{index}", name=name, arguments=json.dumps(arguments))
+        for index, (name, arguments) in enumerate(reply.calls)
+    )
 
 
 @contextmanager

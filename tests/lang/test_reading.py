@@ -23,8 +23,8 @@ from ramet.lang import (
     user,
 )
 from ramet.lang.backends.base import Prompt
-from ramet.lang.backends.scripted import Reply, ScriptedBackend, ScriptedPrompt
-from ramet.lang.backends.transcript import Transcript
+from ramet.lang.backends.scripted import Reply, ScriptedAnswers, ScriptedBackend
+from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 
 
 @function
@@ -224,16 +224,16 @@ def test_reasoning_streams() -> None:
     assert state["a_reasoning_content"] == "let me see"
 
 
-class TrimmingPrompt(ScriptedPrompt):
+class TrimmingAnswers(ScriptedAnswers):
     """A template that trims a message at its end, as Gemma's does."""
 
-    def text(self) -> str:
-        return super().text().replace(" <|im_end|>", "<|im_end|>")
+    def text_of(self, transcript: Transcript) -> str:
+        return super().text_of(transcript).replace(" <|im_end|>", "<|im_end|>")
 
 
 class TrimmingBackend(ScriptedBackend):
     def prompt(self, *, cache_salt: str = "") -> Prompt:
-        return TrimmingPrompt(self, Transcript())
+        return TranscriptPrompt(TrimmingAnswers(self), Transcript())
 
 
 def test_a_text_that_the_template_has_changed_is_not_streamed_wrongly() -> None:

@@ -1,10 +1,9 @@
-"""Tools: schemas from type hints, checked arguments, and the loop of calls."""
+"""The loop of calls that a program writes: use_tools."""
 
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from ramet.lang import (
     GenerationError,
     ProgramState,
     ProgramStructureError,
-    Tool,
     ToolError,
     UnsupportedError,
     ause_tools,
@@ -24,29 +22,7 @@ from ramet.lang import (
 )
 from ramet.lang.backends.base import Capabilities
 from ramet.lang.backends.scripted import ScriptedBackend
-from ramet.lang.tools import calls_schema
 from ramet.runtime.protocol import InvalidRequestError, JsonSchema
-
-
-@dataclass
-class Place:
-    city: str
-    country: str = "Italy"
-
-
-def weather(
-    place: Place,
-    days: Annotated[int, "how many days"] = 1,
-    unit: Literal["C", "F"] = "C",
-    tags: list[str] = [],  # noqa: B006
-) -> dict[str, Any]:
-    """The weather
-    in a place.
-
-    Args:
-        place: where
-    """
-    return {"place": place.city, "days": days, "unit": unit, "tags": tags}
 
 
 def add(a: int, b: int) -> int:
@@ -56,76 +32,6 @@ def add(a: int, b: int) -> int:
 
 def divide(a: int, b: int) -> float:
     return a / b
-
-
-def test_a_function_becomes_a_tool() -> None:
-    tool = Tool.of(weather)
-    assert Tool.of(tool) is tool
-    described = tool.as_json()
-    assert described["type"] == "function"
-    assert (described["function"]["name"], described["function"]["description"]) == (
-        "weather",
-        "The weather in a place.",
-    )
-    parameters = described["function"]["parameters"]
-    assert parameters["required"] == ["place"]
-    assert parameters["additionalProperties"] is False
-    assert parameters["properties"]["days"] == {"type": "integer", "description": "how many days", "default": 1}
-    assert parameters["properties"]["unit"]["enum"] == ["C", "F"]
-    assert parameters["properties"]["place"]["description"] == "where"
-    assert parameters["$defs"]["Place"]["required"] == ["city"]
-    json.dumps(parameters)
-
-
-def test_arguments_are_checked_and_converted() -> None:
-    tool = Tool.of(weather)
-    assert tool.run({"place": {"city": "Rome"}, "days": 2}) == {
-        "place": "Rome",
-        "days": 2,
-        "unit": "C",
-        "tags": [],
-    }
-    for wrong, words in (
-        ({}, "missing required field `place`"),
-        ({"place": {"city": "Rome"}, "days": "2"}, "Expected `int`, got `str`"),
-        ({"place": {"city": "Rome"}, "unit": "K"}, "Invalid enum value 'K'"),
-        ({"place": {"city": "Rome"}, "extra": 1}, "unknown field `extra`"),
-        ([], "Expected `object`, got `array`"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            tool.run(wrong)
-
-
-def no_hint(a) -> None:  # type: ignore[no-untyped-def]
-    """a has no hint."""
-
-
-def star(*args: int) -> None:
-    """A model calls by name."""
-
-
-def odd(a: Callable[[], int]) -> None:
-    """There is no JSON for a function."""
-
-
-@pytest.mark.parametrize(
-    ("tool", "words"), [(no_hint, "no type hint for 'a'"), (star, r"\*args"), (odd, "without schema")]
-)
-def test_functions_that_cannot_be_tools(tool: Callable[..., Any], words: str) -> None:
-    with pytest.raises(InvalidRequestError, match=words):
-        Tool.of(tool)
-
-
-def test_schema_of_the_calls() -> None:
-    schema = calls_schema([Tool.of(add), Tool.of(weather)])
-    assert [list(option["properties"]) for option in schema["anyOf"]] == [
-        ["name", "arguments"],
-        ["name", "arguments"],
-        ["answer"],
-    ]
-    assert schema["anyOf"][0]["properties"]["name"] == {"const": "add"}
-    assert "#/$defs/weather.Place" in json.dumps(schema["anyOf"][1])
-    assert list(schema["$defs"]) == ["weather.Place"]
 
 
 def call(name: str, **arguments: Any) -> str:

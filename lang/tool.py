@@ -1,0 +1,157 @@
+"""Tools: Python functions that a model may call, with arguments that are checked against their type hints."""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ramet.lang.backends import tool_json
+from ramet.lang.backends.base import ToolSpec
+from ramet.lang.values import type_schema
+from ramet.runtime.protocol import InvalidRequestError
+
+ON_ERROR = ("report", "raise")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function as a model sees it. Made by ``Tool.of``."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments, an object."""
+    function: Callable[..., Any]
+    arguments_type: type[msgspec.Struct]
+
+    @classmethod
+    def of(cls, function: "Callable[..., Any] | Tool") -> "Tool":
+        """From a function's name, docstring and type hints. ``Annotated[int, "how many"]`` describes a
+        parameter, as a line ``name: ...`` in the docstring does.
+
+        Raises:
+            InvalidRequestError: a parameter has no type hint, or one without JSON Schema, or is ``*args``.
+        """
+        if isinstance(function, Tool):
+            return function
+        name = function.__name__
+        text = inspect.getdoc(function) or ""
+        arguments_type = _arguments_type(function, name)
+        try:
+            schema = _unwrapped(type_schema(arguments_type))
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                f"tool {name} has a parameter of a type without schema: {error}", field="tools"
+            ) from None
+        for parameter, description in _descriptions(function, text).items():
+            if parameter in schema["properties"]:
+                schema["properties"][parameter].setdefault("description", description)
+        return cls(name, text.split("\n\n", 1)[0].replace("\n", " "), schema, function, arguments_type)
+
+    def spec(self) -> ToolSpec:
+        """As backends are told of it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def as_json(self) -> dict[str, Any]:
+        """In the form of OpenAI's ``tools``, which chat templates take."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+    def arguments(self, arguments: object) -> dict[str, Any]:
+        """Checked and converted to the hints' types. Raises ValueError that says what is wrong."""
+        struct = msgspec.convert(arguments, self.arguments_type)
+        return {field: getattr(struct, field) for field in struct.__struct_fields__}
+
+    def run(self, arguments: object) -> Any:
+        """The function's result (of an ``async def`` function, to be awaited) for arguments from JSON."""
+        return self.function(**self.arguments(arguments))
+
+
+def describe_tools(tools: Sequence[Callable[..., Any] | Tool]) -> str:
+    """What to tell a model of the tools, in its system message, before ``use_tools``."""
+    return tool_json.describe([Tool.of(tool).spec() for tool in tools])
+
+
+def tools_by_name(functions: Sequence[Callable[..., Any] | Tool]) -> dict[str, Tool]:
+    """Raises InvalidRequestError: a function cannot be a tool, or two have one name, or there is none."""
+    given: object = functions
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InvalidRequestError(
+            f"tools is {functions!r}; it must be a list of at least one function with type hints", field="tools"
+        )
+    tools = [Tool.of(function) for function in functions]
+    by_name = {tool.name: tool for tool in tools}
+    if len(by_name) < len(tools):
+        names = [tool.name for tool in tools]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequestError(f"tools has two of the name {twice!r}; rename one", field="tools")
+    return by_name
+
+
+def result_text(result: object) -> str:
+    """What a model is told that a tool gave: a text as it is, all else as JSON where it has one."""
+    if isinstance(result, str):
+        return result
+    try:
+        return msgspec.json.encode(result).decode()
+    except (TypeError, ValueError):
+        return str(result)
+
+
+def error_text(error: Exception) -> str:
+    """What a model is told of a tool that failed."""
+    return result_text({"error": f"{type(error).__name__}: {error}"})
+
+
+def check_on_error(value: object, field: str) -> None:
+    if value not in ON_ERROR:
+        raise InvalidRequestError(f"{field} is {value!r}; it must be one of {', '.join(ON_ERROR)}", field=field)
+
+
+def _arguments_type(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
+    hints = get_type_hints(function, include_extras=True)
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise InvalidRequestError(
+                f"tool {name} has the parameter {parameter}; a model calls by name: give each its own",
+                field="tools",
+            )
+        if parameter.name not in hints:
+            raise InvalidRequestError(
+                f"tool {name} has no type hint for {parameter.name!r}; add one", field="tools"
+            )
+        hint = hints[parameter.name]
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint, _default(parameter.default)))
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _default(value: Any) -> Any:
+    # A struct takes no mutable default that is not empty, but a function that makes it.
+    if isinstance(value, list | dict | set):
+        return msgspec.field(default_factory=lambda: value.copy())
+    return value
+
+
+def _descriptions(function: Callable[..., Any], docstring: str) -> dict[str, str]:
+    """Of the parameters, from the docstring's lines ``name: ...``, and from their hints where these say one."""
+    described: dict[str, str] = dict(re.findall(r"^[ \t]+(\w+):[ \t]+(.+)$", docstring, re.MULTILINE))
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            texts = [extra for extra in get_args(hint)[1:] if isinstance(extra, str)]
+            described.update((name, text) for text in texts[:1])
+    return described
+
+
+def _unwrapped(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a struct itself, which msgspec puts among the definitions."""
+    definitions = dict(schema.get("$defs", {}))
+    own = definitions.pop(schema["$ref"].removeprefix("#/$defs/"))
+    own = {key: value for key, value in own.items() if key != "title"}
+    return {**own, "$defs": definitions} if definitions else own

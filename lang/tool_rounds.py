@@ -1,0 +1,180 @@
+"""A call with tools: rounds in which the model calls and is told the results, until it answers."""
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+
+from ramet.lang.backends.base import GenerateDelta, Prompt, ToolCall, ToolOffer, ToolPrompt
+from ramet.lang.calls import Answer, settle, stream_out
+from ramet.lang.errors import ToolError, UnsupportedError
+from ramet.lang.ir import ToolUse
+from ramet.lang.loop_thread import bodies_loop
+from ramet.lang.operations import AppendText, Generate, ToolRound
+from ramet.lang.reasoning import ReasoningSplitter
+from ramet.lang.tool import Tool, error_text, result_text
+from ramet.lang.variables import Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tool call gave: its result, or the Exception that it raised."""
+
+    call: ToolCall
+    result: object
+
+    @property
+    def told(self) -> str:
+        """What the model is told."""
+        return error_text(self.result) if isinstance(self.result, Exception) else result_text(self.result)
+
+    def meta(self) -> Meta:
+        failed = isinstance(self.result, Exception)
+        return {
+            "id": self.call.id,
+            "name": self.call.name,
+            "arguments": self.call.arguments,
+            "result": None if failed else self.result,
+            "error": self.result if failed else None,
+        }
+
+
+async def run_with_tools(prompt: Prompt, operation: Generate, use: ToolUse) -> list[AppendText | ToolRound]:
+    """Settles the operation's variables; returns what the prompt has got.
+
+    Only the last round's text is the variable's, and which round is the last is known at its end: the text
+    comes as a whole. Raises ToolError where a tool fails and errors are to be raised.
+    """
+    if not isinstance(prompt, ToolPrompt):
+        raise UnsupportedError(
+            f"{type(prompt).__name__} says that it has tools, and takes none; call them in the program"
+        )
+    specs = tuple(tool.spec() for tool in use.tools)
+    said: list[AppendText | ToolRound] = []
+    metas: list[Meta] = []
+    outcomes: list[Outcome] = []
+    choice = use.choice
+    for left in reversed(range(use.max_rounds + 1)):
+        prompt.offer_tools(ToolOffer(tools=specs, choice=choice if left else "none"))
+        answer, calls = await _answer(prompt, operation)
+        if answer.text:
+            said.append(AppendText(answer.text))
+        if not calls:
+            answer.more["tool_calls"] = tuple(outcome.meta() for outcome in outcomes)
+            answer.more["rounds"] = tuple(metas)
+            _finish(operation, answer)
+            break
+        metas.append(answer.meta(operation.tag))
+        round_outcomes = await _run_all(use, calls)
+        outcomes += round_outcomes
+        results = tuple((outcome.call, outcome.told) for outcome in round_outcomes)
+        prompt.append_tool_results(results)
+        said.append(ToolRound(results))
+        choice = "auto"
+    else:
+        raise UnsupportedError("the model was offered no tools, and called one; the backend does not hold it")
+    return said
+
+
+async def _answer(prompt: ToolPrompt, operation: Generate) -> tuple[Answer, tuple[ToolCall, ...]]:
+    answer = Answer()
+    stream = prompt.generate(operation.params, tag=operation.tag, priority=operation.priority)
+    try:
+        async for delta in stream:
+            answer.add(delta)
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+    answer.finish_reason()
+    return answer, () if answer.last is None else answer.last.tool_calls
+
+
+def _finish(operation: Generate, answer: Answer) -> None:
+    assert answer.last is not None
+    splitter = None if operation.reasoning is None else ReasoningSplitter(operation.reasoning[0])
+    logprobs = None if answer.logprobs is None else tuple(answer.logprobs)
+    whole = GenerateDelta(text=answer.text, token_ids=tuple(answer.token_ids), logprobs=logprobs)
+    stream_out(operation, splitter, whole)
+    settle(operation, splitter, [answer])
+
+
+async def _run_all(use: ToolUse, calls: tuple[ToolCall, ...]) -> list[Outcome]:
+    """All at once, in their order. Raises the first ToolError; what still runs is then cancelled."""
+    tasks = [asyncio.create_task(_run(use, call)) for call in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _run(use: ToolUse, call: ToolCall) -> Outcome:
+    try:
+        tool = next((tool for tool in use.tools if tool.name == call.name), None)
+        if tool is None:
+            names = ", ".join(tool.name for tool in use.tools)
+            raise ValueError(f"there is no tool {call.name!r}; there are {names}")
+        arguments = json.loads(call.arguments)
+        return Outcome(call, await _result(use, tool, arguments))
+    except Exception as error:
+        # The boundary to the user's function: what it raises is told to the model, or is the call's failure.
+        if use.on_error == "raise":
+            message = f"tool {call.name} failed: {type(error).__name__}: {error}"
+            raise ToolError(message, variable=call.name) from error
+        return Outcome(call, error)
+
+
+async def _result(use: ToolUse, tool: Tool, arguments: object) -> object:
+    """An async tool runs on the loop of async programs, another one on a thread: neither holds up a branch."""
+    context = use.context.copy()
+    if inspect.iscoroutinefunction(tool.function):
+        result: object = tool.run(arguments)
+    else:
+        result = await _in_thread(lambda: context.run(tool.run, arguments))
+    if not inspect.isawaitable(result):
+        return result
+    running = context.run(asyncio.run_coroutine_threadsafe, _awaited(result), bodies_loop().loop)
+    return await asyncio.wrap_future(running)
+
+
+async def _awaited(result: Awaitable[object]) -> object:
+    return await result
+
+
+async def _in_thread(call: Callable[[], object]) -> object:
+    """On a thread of its own, a daemon: a tool that never ends, or waits for tools of a program that it runs
+    itself, holds up no other, nor the interpreter's exit."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[object] = loop.create_future()
+
+    def settle_outcome(result: object, error: Exception | None) -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def body() -> None:
+        result: object = None
+        error: Exception | None = None
+        try:
+            result = call()
+        except BaseException as raised:
+            error = _as_exception(raised)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle_outcome, result, error)
+
+    threading.Thread(target=body, name="ramet tool", daemon=True).start()
+    return await outcome
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What a future can carry, and what ends no event loop: a tool's sys.exit() is the tool's failure."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,267 @@
+"""gen(tools=...): the model calls, is told, and answers."""
+
+import asyncio
+import contextvars
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.lang import (
+    Program,
+    ProgramState,
+    ProgramStructureError,
+    ToolError,
+    UnsupportedError,
+    assistant,
+    function,
+    gen,
+    separate_reasoning,
+    user,
+)
+from ramet.lang.backends.base import Capabilities
+from ramet.lang.backends.recording import RecordingBackend, ReplayBackend
+from ramet.lang.backends.scripted import Reply, Script, ScriptedBackend
+from ramet.runtime.protocol import InvalidRequestError
+
+
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+def divide(a: int, b: int) -> float:
+    """Divides."""
+    return a / b
+
+
+def calls(*made: tuple[str, dict[str, Any]], text: str = "") -> Reply:
+    return Reply(text, calls=made)
+
+
+@function
+def agent(s: ProgramState, tools: list[Any], options: dict[str, Any] | None = None) -> None:
+    s += user("What is it?")
+    s += assistant(gen("answer", tools=tools, **(options or {})))
+
+
+def contents(state: ProgramState) -> list[tuple[object, object]]:
+    return [(message["role"], message["content"]) for message in state.messages()]
+
+
+def test_calls_are_run_and_their_results_fed_back() -> None:
+    script: list[Script] = [
+        calls(("add", {"a": 1, "b": 2}), ("divide", {"a": 6, "b": 2}), text="Let me see."),
+        calls(("add", {"a": 3, "b": 4})),
+        "It is 7.",
+    ]
+    backend = ScriptedBackend(script)
+    state = agent.run([add, divide], backend=backend)
+    assert state["answer"] == "It is 7."
+    assert contents(state) == [
+        ("user", "What is it?"),
+        ("assistant", "Let me see."),
+        ("tool", "3"),
+        ("tool", "3.0"),
+        ("assistant", ""),
+        ("tool", "7"),
+        ("assistant", "It is 7."),
+    ]
+    first = state.messages()[1]["tool_calls"]
+    assert isinstance(first, list)
+    assert [item["function"]["name"] for item in first] == ["add", "divide"]
+    assert [item["id"] for item in first] == [message["tool_call_id"] for message in state.messages()[2:4]]
+    offers = [call.offer for call in backend.calls]
+    assert [offer.choice for offer in offers if offer] == ["auto", "auto", "auto"]
+    assert offers[0] is not None
+    assert [tool.name for tool in offers[0].tools] == ["add", "divide"]
+    meta = state.get_meta_info("answer")
+    assert [(call["name"], call["result"], call["error"]) for call in meta["tool_calls"]] == [
+        ("add", 3, None),
+        ("divide", 3.0, None),
+        ("add", 7, None),
+    ]
+    assert len(meta["rounds"]) == 2
+
+
+def test_a_failing_tool_is_reported_or_raised() -> None:
+    script: list[Script] = [calls(("divide", {"a": 1, "b": 0}), ("divide", {"a": "one"})), "Nothing."]
+    state = agent.run([divide], backend=ScriptedBackend(script))
+    told = [content for role, content in contents(state) if role == "tool"]
+    assert told == [
+        '{"error":"ZeroDivisionError: division by zero"}',
+        '{"error":"ValidationError: Expected `int`, got `str` - at `$.a`"}',
+    ]
+    failed = state.get_meta_info("answer")["tool_calls"][0]
+    assert isinstance(failed["error"], ZeroDivisionError)
+    with pytest.raises(ToolError, match="tool divide failed: ZeroDivisionError") as raised:
+        agent.run(
+            [divide], {"on_tool_error": "raise"}, backend=ScriptedBackend([calls(("divide", {"a": 1, "b": 0}))])
+        )
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert (raised.value.program, raised.value.branch) == ("agent", "0")
+
+
+def test_what_would_end_a_loop_is_the_tools_failure() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    def stop() -> None:
+        raise StopIteration
+
+    state = agent.run(
+        [leave, stop], backend=ScriptedBackend([calls(("leave", {}), ("stop", {})), "Still here."])
+    )
+    assert state["answer"] == "Still here."
+    assert [content for role, content in contents(state) if role == "tool"] == [
+        '{"error":"RuntimeError: SystemExit: 3"}',
+        '{"error":"RuntimeError: StopIteration: "}',
+    ]
+
+
+def test_after_the_last_round_the_model_must_answer() -> None:
+    backend = ScriptedBackend([calls(("add", {"a": 1, "b": 1})), "2"])
+    assert agent.run([add], {"max_tool_rounds": 1}, backend=backend)["answer"] == "2"
+    assert [call.offer.choice for call in backend.calls if call.offer] == ["auto", "none"]
+
+
+def test_choices() -> None:
+    for choice, first in (("required", "required"), ("add", "add")):
+        backend = ScriptedBackend([calls(("add", {"a": 1, "b": 1})), "2"])
+        agent.run([add, divide], {"tool_choice": choice}, backend=backend)
+        assert [call.offer.choice for call in backend.calls if call.offer] == [first, "auto"]
+    with pytest.raises(ProgramStructureError, match="must call add"):
+        agent.run([add, divide], {"tool_choice": "add"}, backend=ScriptedBackend("no"))
+    backend = ScriptedBackend(calls(("add", {"a": 1, "b": 1})))
+    with pytest.raises(ProgramStructureError, match="offers no tools"):
+        agent.run([add], {"tool_choice": "none"}, backend=backend)
+
+
+def test_async_tools_and_programs_run_by_tools() -> None:
+    @function
+    def expert(s: ProgramState) -> None:
+        s += "Expert: " + gen("opinion")
+
+    backend = ScriptedBackend({"answer": [calls(("slow", {"x": 4}), ("ask", {})), "done"], "opinion": "yes"})
+
+    async def slow(x: int) -> int:
+        await asyncio.sleep(0)
+        return x * 2
+
+    def ask() -> str:
+        return str(expert.run(backend=backend)["opinion"])
+
+    state = agent.run([slow, ask], backend=backend)
+    assert [content for role, content in contents(state) if role == "tool"] == ["8", "yes"]
+
+
+def test_tools_see_the_programs_context_and_not_the_loop() -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    threads: list[str] = []
+
+    def ask() -> str:
+        threads.append(threading.current_thread().name)
+        return who.get()
+
+    @function
+    def program(s: ProgramState) -> None:
+        who.set("Ada")
+        s += assistant(gen("answer", tools=[ask]))
+
+    state = program.run(backend=ScriptedBackend([calls(("ask", {})), "ok"]))
+    assert [content for role, content in contents(state) if role == "tool"] == ["Ada"]
+    assert threads == ["ramet tool"]
+
+
+def test_a_stream_has_the_answers_text_and_nothing_of_the_calls() -> None:
+    script: list[Script] = [calls(("add", {"a": 1, "b": 2}), text="Hm."), "<think>so</think> three"]
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += assistant(separate_reasoning(gen("answer", tools=[add]), model_type="qwen3"))
+
+    state = program.stream(backend=ScriptedBackend(script))
+    assert "".join(state.text_iter("answer")) == state["answer"] == "three"
+    assert state["answer_reasoning_content"] == "so"
+    assert "".join(state.text_iter()) == state.text()
+
+
+def test_a_branch_that_called_tools_can_be_appended() -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        branches = s.fork(2)
+        branches += assistant(gen("x", tools=[add]))
+        branches.join("concate_and_append")
+
+    def script(prompt: str) -> Reply:
+        return Reply("done") if "tool\n" in prompt else calls(("add", {"a": 1, "b": 1}))
+
+    state = program.run(backend=ScriptedBackend(script))
+    half = [("assistant", ""), ("tool", "2"), ("assistant", "done")]
+    assert contents(state) == half * 2
+
+
+def test_cancelling_leaves_a_tool_behind_and_ends_the_program() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        may_end.wait(10)
+
+    state = agent.stream([wait], backend=ScriptedBackend([calls(("wait", {})), "never"]))
+    assert begun.wait(10)
+    with state:
+        pass
+    may_end.set()
+    assert state.error() is not None
+
+
+def test_recordings_have_the_tools(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    recording = RecordingBackend(ScriptedBackend([calls(("add", {"a": 1, "b": 2})), "3"]), path)
+    first = agent.run([add], backend=recording)
+    asyncio.run(recording.aclose())
+    second = agent.run([add], backend=ReplayBackend(path))
+    assert first["answer"] == second["answer"] == "3"
+    with pytest.raises(UnsupportedError, match="has no generate"):
+        agent.run([divide], backend=ReplayBackend(path))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tools": [add], "regex": "a"}, "tools and regex"),
+        ({"tools": [add], "n": 2}, "tools and n"),
+        (
+            {"tools": [add], "tool_choice": "sub"},
+            "tool_choice is 'sub'; it must be one of auto, none, required, add",
+        ),
+        ({"tools": [add], "max_tool_rounds": 0}, "max_tool_rounds is 0"),
+        ({"tools": [add], "on_tool_error": "hide"}, "on_tool_error is 'hide'"),
+        ({"tools": []}, "at least one function"),
+        ({"tool_choice": "auto"}, "tool_choice but no tools"),
+        ({"tools": [add], "choices": ["a"]}, "gen with choices takes no tools"),
+    ],
+)
+def test_wrong_use(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        gen("x", **options)
+
+
+def run_outside() -> Program:
+    @function
+    def program(s: ProgramState) -> None:
+        s += gen("x", tools=[add])
+
+    return program
+
+
+def test_where_tools_cannot_be() -> None:
+    with pytest.raises(ProgramStructureError, match="outside of the assistant role"):
+        run_outside().run(backend=ScriptedBackend())
+    with pytest.raises(ProgramStructureError, match="n=2"):
+        agent.run([add], backend=ScriptedBackend(), n=2)
+    plain = ScriptedBackend(capabilities=Capabilities(name="plain"))
+    with pytest.raises(UnsupportedError, match="plain has no tools"):
+        agent.run([add], backend=plain)
