@@ -264,6 +264,8 @@ _ERRORS: tuple[tuple[type[RametError], str, int], ...] = (
     (RametError, "server_error", 500),
 )
 """Of an error's kinds the first fits: type, code, HTTP status."""
+ERROR_CODES = frozenset(code for _, code, _ in _ERRORS)
+"""The codes by which ``as_error`` knows what was raised."""
 
 
 def error_detail(error: RametError) -> ErrorDetail:
