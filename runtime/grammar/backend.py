@@ -4,7 +4,7 @@ One int32 bitmask row per position: bit ``t % 32`` of word ``t // 32`` is 1 wher
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,28 @@ class GrammarBackend(Protocol):
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises UnsupportedConstraintError where the spec cannot be enforced whole."""
         ...
+
+
+@runtime_checkable
+class SizedGrammar(Protocol):
+    """A CompiledGrammar that knows how much memory it holds; without it the cache estimates."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
+@runtime_checkable
+class RiskyBackend(Protocol):
+    """A GrammarBackend some of whose engines can hang, take all memory or kill their process.
+
+    What ``needs_probe`` says so of is compiled in a child process first, which builds its own backend with
+    ``probe_builder``: the name ``module:function`` of a function from a Vocabulary to a GrammarBackend.
+    """
+
+    @property
+    def probe_builder(self) -> str: ...
+
+    def needs_probe(self, spec: GrammarSpec) -> bool: ...
 
 
 class Vocabulary(Protocol):
