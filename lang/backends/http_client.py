@@ -1,0 +1,248 @@
+"""Requests to a server over HTTP: pooled connections, retries before the first byte, streams one can leave."""
+
+import asyncio
+import email.utils
+import random
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+
+from ramet.lang.backends.sse import EventParser, ServerSentEvent
+from ramet.lang.errors import GenerationError
+from ramet.runtime.protocol import InvalidRequestError
+
+RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+"""529 is Anthropic's "overloaded"."""
+CONNECT_TIMEOUT = 10.0
+MAX_ERROR_BYTES = 1 << 20
+
+ReadError = Callable[[int, bytes], Exception]
+"""From an answer's status and body to the error that is raised for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a request is sent again: it could not be delivered, or was answered with one of RETRIED_STATUSES.
+    Never after the first byte of an answer that began well.
+
+    The wait doubles from ``first_delay`` to ``max_delay`` seconds, with up to a quarter less by chance. Where
+    the server says how long (Retry-After) that counts, unless it is more than ``max_retry_after``: then its
+    error is raised at once.
+    """
+
+    max_retries: int = 5
+    first_delay: float = 0.5
+    max_delay: float = 30.0
+    max_retry_after: float = 120.0
+
+    def __post_init__(self) -> None:
+        for field in ("max_retries", "first_delay", "max_delay", "max_retry_after"):
+            if getattr(self, field) < 0:
+                raise InvalidRequestError(
+                    f"{field} is {getattr(self, field)!r}; it must be at least 0", field=field
+                )
+
+    def delay(self, attempt: int, headers: Mapping[str, str]) -> float | None:
+        """Seconds to wait after the attempt (from 0 on); None: do not try again."""
+        if attempt >= self.max_retries or headers.get("x-should-retry") == "false":
+            return None
+        told = retry_after(headers, time.time())
+        if told is not None:
+            return told if told <= self.max_retry_after else None
+        delay = min(self.max_delay, self.first_delay * 2.0**attempt)
+        return delay * random.uniform(0.75, 1.0)
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds that the server asks to wait (RFC 9110, 10.2.3; ``retry-after-ms`` is OpenAI's); None: it does
+    not say. ``now``: Unix time."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) * unit)
+        except (KeyError, ValueError):
+            continue
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp() - now)
+    except (KeyError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where requests go, and how errors call it.
+
+    base_url: what the paths of requests are appended to.
+    timeout: seconds without a byte after which a request has failed.
+    """
+
+    name: str
+    base_url: str
+    headers: Mapping[str, str]
+    timeout: float = 600.0
+    retries: RetryPolicy = RetryPolicy()
+    max_connections: int = 256
+
+    def __post_init__(self) -> None:
+        if not self.base_url.startswith(("http://", "https://")):
+            raise InvalidRequestError(
+                f"base_url is {self.base_url!r}; it must begin with http:// or https://", field="base_url"
+            )
+        if not self.timeout > 0:
+            raise InvalidRequestError(
+                f"timeout is {self.timeout!r}; it must be above 0 seconds", field="timeout"
+            )
+        if self.max_connections < 1:
+            raise InvalidRequestError(
+                f"max_connections is {self.max_connections!r}; it must be at least 1", field="max_connections"
+            )
+
+
+class HttpClient:
+    """Sends JSON to one server. Usable from any event loop: each has a pool of connections of its own.
+
+    Every method raises what ``read_error`` makes of an answer of status 400 or more, and GenerationError where
+    there was none: the server cannot be reached, breaks off, or says nothing for too long.
+    """
+
+    def __init__(self, server: Server, read_error: ReadError) -> None:
+        self.server = server
+        self._read_error = read_error
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
+        self._clients = weakref.WeakKeyDictionary()
+
+    async def post(self, path: str, body: object) -> Any:
+        """The answer's JSON."""
+        async with self._answer("POST", path, body) as response:
+            with self._broken_off():
+                data = await response.aread()
+        try:
+            return msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise GenerationError(f"{self.server.name} answered POST {path} with no JSON: {error}") from error
+
+    @asynccontextmanager
+    async def events(self, path: str, body: object) -> AsyncIterator[AsyncIterator[ServerSentEvent]]:
+        """The answer's events, as they come. Leaving the block closes the connection, if they have not
+        ended."""
+        async with self._answer("POST", path, body) as response:
+            yield self._parsed(response)
+
+    async def aclose(self) -> None:
+        """Closes the connections, on whatever loop they are. Closing twice is allowed."""
+        here = asyncio.get_running_loop()
+        for loop, client in list(self._clients.items()):
+            del self._clients[loop]
+            if loop is here:
+                await client.aclose()
+            elif loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.aclose(), loop))
+
+    async def _parsed(self, response: httpx.Response) -> AsyncIterator[ServerSentEvent]:
+        parser = EventParser()
+        with self._broken_off():
+            async for data in response.aiter_bytes():
+                for event in parser.feed(data):
+                    yield event
+
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, body: object) -> AsyncIterator[httpx.Response]:
+        """An answer that began well; its body has not been read."""
+        content = msgspec.json.encode(body)
+        attempt = 0
+        while True:
+            response = await self._attempt(method, path, content, attempt)
+            if response is not None:
+                break
+            attempt += 1
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _attempt(self, method: str, path: str, content: bytes, attempt: int) -> httpx.Response | None:
+        """None: it failed, and the time to wait before the next attempt has passed."""
+        client = self._client()
+        request = client.build_request(method, self.server.base_url + path, content=content)
+        try:
+            response = await client.send(request, stream=True)
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise self._silent() from error
+        except httpx.TransportError as error:
+            delay = self.server.retries.delay(attempt, {})
+            if delay is None:
+                raise GenerationError(
+                    f"{self.server.name} cannot be reached at {self.server.base_url} ({attempt + 1} attempts): "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        else:
+            if response.status_code < 400:
+                return response
+            try:
+                data = await _head(response)
+            finally:
+                await response.aclose()
+            failure = self._read_error(response.status_code, data)
+            delay = None
+            if response.status_code in RETRIED_STATUSES and not _is_final(data):
+                delay = self.server.retries.delay(attempt, response.headers)
+            if delay is None:
+                raise failure
+        await asyncio.sleep(delay)
+        return None
+
+    def _client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            limits = httpx.Limits(
+                max_connections=self.server.max_connections,
+                max_keepalive_connections=self.server.max_connections,
+            )
+            client = self._clients[loop] = httpx.AsyncClient(
+                headers={"content-type": "application/json", **self.server.headers},
+                # Requests wait for a connection of the pool as long as it takes: that is how they are bounded.
+                timeout=httpx.Timeout(self.server.timeout, connect=CONNECT_TIMEOUT, pool=None),
+                limits=limits,
+            )
+        return client
+
+    @contextmanager
+    def _broken_off(self) -> Iterator[None]:
+        """Turns what happens to a connection while an answer is read into GenerationError."""
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise self._silent() from error
+        except httpx.TransportError as error:
+            raise GenerationError(
+                f"{self.server.name} broke off its answer: {type(error).__name__}: {error}"
+            ) from error
+
+    def _silent(self) -> GenerationError:
+        return GenerationError(
+            f"{self.server.name} sent nothing for {self.server.timeout:g} s; give the backend a longer timeout"
+        )
+
+
+async def _head(response: httpx.Response) -> bytes:
+    """The body, up to MAX_ERROR_BYTES; what came of it where it breaks off."""
+    data = b""
+    try:
+        async for part in response.aiter_bytes():
+            data += part
+            if len(data) > MAX_ERROR_BYTES:
+                break
+    except httpx.TransportError:
+        return data
+    return data
+
+
+def _is_final(data: bytes) -> bool:
+    """Whether the error's code says that waiting does not help."""
+    return b'"insufficient_quota"' in data
