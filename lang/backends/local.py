@@ -6,12 +6,21 @@ and of their users never becomes a special token.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
 
-from ramet.lang.backends.base import Capabilities, GenerateDelta, Prompt, SelectRequest, SelectResult
+from ramet.lang.backends.base import (
+    Capabilities,
+    GenerateDelta,
+    Prompt,
+    SelectRequest,
+    SelectResult,
+    ToolCall,
+    ToolOffer,
+)
 from ramet.lang.backends.local_answer import AnswerReader, append_answer
 from ramet.lang.backends.local_encoding import EMPTY, Encoded, TranscriptEncoder
 from ramet.lang.backends.local_healing import NOTHING, Healing, TokenHealer
@@ -27,6 +36,7 @@ from ramet.lang.backends.local_select import (
 )
 from ramet.lang.backends.local_transcript import NOTHING_SAID, OUTSIDE, Generated, Transcript
 from ramet.lang.backends.token_engine import TokenEngine, TokenIncrement, TokenScore
+from ramet.lang.backends.tool_dialect import tool_calls
 from ramet.lang.errors import ProgramStructureError, UnsupportedError
 from ramet.runtime.protocol import (
     FinishReason,
@@ -69,7 +79,9 @@ class LocalBackend:
         self._close_engine = close_engine
         kinds = frozenset(engine.info.grammars)
         tokenizer = engine.tokenizer
-        self.renderer = TranscriptRenderer(tokenizer, special_text=special_text)
+        self.renderer = TranscriptRenderer(
+            tokenizer, special_text=special_text, structural_tags="structural_tag" in kinds
+        )
         self.encoder = TranscriptEncoder(tokenizer, self.renderer)
         self.healer = TokenHealer(tokenizer) if token_healing and "prefix" in kinds else None
         self._capabilities = Capabilities(
@@ -77,6 +89,7 @@ class LocalBackend:
             grammars=kinds - {"prefix"},
             select=True,
             roles=tokenizer.chat_template.exists,
+            tools=tokenizer.chat_template.exists and "json_schema" in kinds,
         )
 
     @property
@@ -135,6 +148,7 @@ class LocalPrompt:
         self._backend = backend
         self._transcript = transcript
         self._known = EMPTY
+        self._offer: ToolOffer | None = None
         self.cache_salt = cache_salt
 
     def append_text(self, text: str) -> None:
@@ -168,6 +182,27 @@ class LocalPrompt:
             f"{self._backend.capabilities.name} takes text only, no images; describe the image in words, "
             "or use a model that sees"
         )
+
+    def offer_tools(self, offer: ToolOffer) -> None:
+        """The tools become part of the prompt, where its template or else its system message tells of tools."""
+        self._transcript = self._transcript.with_tools(offer.tools)
+        self._offer = offer
+
+    def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
+        self.append_text(self._backend.renderer.tool_dialect.spell(calls))
+
+    def append_tool_results(self, results: Sequence[tuple[ToolCall, str]]) -> None:
+        """Where the template has no role for tools, it is the user who says what they gave."""
+        self.end_role("assistant")
+        if self._backend.renderer.has_tool_role:
+            turns = [("tool", text) for _, text in results]
+        else:
+            turns = [("user", "\n".join(f"{call.name}: {text}" for call, text in results))]
+        for role, text in turns:
+            self.begin_role(role)
+            self.append_text(text)
+            self.end_role(role)
+        self.begin_role("assistant")
 
     def fork(self) -> "LocalPrompt":
         fork = LocalPrompt(self._backend, self._transcript, cache_salt=self.cache_salt)
@@ -206,6 +241,35 @@ class LocalPrompt:
                 "grammar",
                 field="grammar",
             )
+        offer, self._offer = self._offer, None
+        if offer is None:
+            async with aclosing(self._generate(params, tag, priority)) as stream:
+                async for delta in stream:
+                    yield delta
+        else:
+            yield await self._generate_calls(params, tag, priority, offer)
+
+    async def _generate_calls(
+        self, params: SamplingParams, tag: ProgramTag, priority: int, offer: ToolOffer
+    ) -> GenerateDelta:
+        """The whole answer at once: what of it is text and what a call is known at its end."""
+        dialect = self._backend.renderer.tool_dialect
+        held = msgspec.structs.replace(params, grammar=dialect.grammar(offer))
+        async with aclosing(self._generate(held, tag, priority)) as stream:
+            deltas = [delta async for delta in stream]
+        text, calls = dialect.read("".join(delta.text for delta in deltas))
+        logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
+        return msgspec.structs.replace(
+            deltas[-1],
+            text=text,
+            token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
+            logprobs=None if params.logprobs is None else tuple(logprobs),
+            tool_calls=tool_calls(calls, len(self._transcript.turns)),
+        )
+
+    async def _generate(
+        self, params: SamplingParams, tag: ProgramTag, priority: int
+    ) -> AsyncGenerator[GenerateDelta, None]:
         transcript, encoded = self._transcript, await self._encoded()
         if not encoded.token_ids:
             raise InvalidRequestError(

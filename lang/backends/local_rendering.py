@@ -10,8 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+import msgspec
+
+from ramet.lang.backends.base import ToolSpec
 from ramet.lang.backends.local_transcript import OUTSIDE, Generated, Opening, Part, Transcript, Turn
+from ramet.lang.backends.tool_dialect import TemplateDialect, ToolDialect, dialect_of
+from ramet.lang.backends.tool_json import describe
 from ramet.lang.errors import UnsupportedError
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.tokenizer import Segment, Tokenizer
@@ -47,10 +53,14 @@ def piece_text(piece: Piece) -> str:
 class TranscriptRenderer:
     """Renders transcripts for one model. Immutable but for what it remembers of the template."""
 
-    def __init__(self, tokenizer: Tokenizer, *, special_text: bool = False) -> None:
-        """``special_text``: outside roles, the texts of special tokens stand for those tokens."""
+    def __init__(
+        self, tokenizer: Tokenizer, *, special_text: bool = False, structural_tags: bool = False
+    ) -> None:
+        """``special_text``: outside roles, the texts of special tokens stand for those tokens.
+        ``structural_tags``: calls of tools can be enforced in the template's own form."""
         self._tokenizer = tokenizer
         self._special_text = special_text
+        self._structural_tags = structural_tags
 
     def render(self, transcript: Transcript) -> Rendering:
         """The transcript's text; an open turn stays open, and an open assistant's turn without any content ends
@@ -61,6 +71,8 @@ class TranscriptRenderer:
             UnsupportedError: it has no place for a part of them.
         """
         draft = _Draft(ContentGuard(self._tokenizer.special_text))
+        if transcript.tools and isinstance(self.tool_dialect, TemplateDialect):
+            draft.tools = [_as_json(tool) for tool in transcript.tools]
         messages, outside = self._arrange(draft, transcript)
         if not messages:
             return Rendering(draft.pieces("".join(text for _, text in outside)), tuple(draft.generated))
@@ -82,6 +94,24 @@ class TranscriptRenderer:
         except InvalidRequestError:
             return False
 
+    @cached_property
+    def tool_dialect(self) -> ToolDialect:
+        return dialect_of(self._tokenizer, structural_tags=self._structural_tags)
+
+    @cached_property
+    def has_tool_role(self) -> bool:
+        """Whether the template has a place for what a tool gave."""
+        result = private_text()
+        messages = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "."},
+            {"role": "tool", "content": result},
+        ]
+        try:
+            return result in self._tokenizer.chat_template.render(messages, add_generation_prompt=False)
+        except InvalidRequestError:
+            return False
+
     def _arrange(self, draft: "_Draft", transcript: Transcript) -> tuple[list[Message], list[tuple[int, str]]]:
         """The chat messages; and the texts outside them, each with the number of messages before it.
 
@@ -89,7 +119,8 @@ class TranscriptRenderer:
         """
         messages: list[Message] = []
         outside: list[tuple[int, str]] = []
-        system = ""
+        described = self._described_tools(draft, transcript)
+        system = described if not self.has_system_role else ""
         last_role = next((turn for turn in reversed(transcript.turns) if turn.role != OUTSIDE), None)
         for turn in transcript.turns:
             if turn.role == OUTSIDE:
@@ -106,10 +137,20 @@ class TranscriptRenderer:
             elif system:
                 messages.append({"role": "user", "content": system})
             system = ""
+            if described and self.has_system_role:
+                if turn.role in ("system", "developer"):
+                    content = f"{content}\n\n{described}" if content else described
+                else:
+                    messages.append({"role": "system", "content": described})
+                described = ""
             messages.append({"role": turn.role, "content": content})
         if system:
             messages.append({"role": "user", "content": system})
         return messages, outside
+
+    def _described_tools(self, draft: "_Draft", transcript: Transcript) -> str:
+        """What the model is told of the tools where its template does not tell it."""
+        return describe(transcript.tools) if transcript.tools and draft.tools is None else ""
 
     def _conversation(
         self, draft: "_Draft", messages: list[Message], transcript: Transcript
@@ -167,11 +208,15 @@ class TranscriptRenderer:
         return self._tokenizer.chat_template.render_with(
             draft.guard.protect,
             messages,
-            None,
+            draft.tools,
             add_generation_prompt=asks,
             continue_final_message=is_open,
             template_kwargs={},
         )
+
+
+def _as_json(tool: ToolSpec) -> dict[str, Any]:
+    return {"type": "function", "function": msgspec.to_builtins(tool)}
 
 
 @dataclass(slots=True)
@@ -180,6 +225,8 @@ class _Draft:
 
     guard: ContentGuard
     generated: list[Generated] = field(default_factory=list)
+    tools: list[dict[str, Any]] | None = None
+    """In OpenAI's form, for a template that has a place for them."""
     openings: list[tuple[str, Opening]] = field(default_factory=list)
     """With the mark that they stand before."""
     _nonce: str = field(default_factory=private_text)

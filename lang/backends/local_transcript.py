@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from ramet.lang.backends.base import ToolSpec
+
 OUTSIDE = ""
 """The role of text outside any role."""
 
@@ -51,6 +53,11 @@ class Transcript:
 
     turns: tuple[Turn, ...] = ()
     is_open: bool = False
+    tools: tuple[ToolSpec, ...] = ()
+    """What the model is told that it may call."""
+
+    def with_tools(self, tools: tuple[ToolSpec, ...]) -> "Transcript":
+        return replace(self, tools=tools)
 
     def with_text(self, text: str) -> "Transcript":
         return self._with_part(text) if text else self
@@ -66,12 +73,12 @@ class Transcript:
     def with_role(self, role: str) -> "Transcript":
         """Not inside another role."""
         assert not self.is_open
-        return Transcript((*self.turns, Turn(role)), is_open=True)
+        return replace(self, turns=(*self.turns, Turn(role)), is_open=True)
 
     def without_role(self) -> "Transcript":
         """The open role ends."""
         assert self.is_open
-        return Transcript(self.turns)
+        return replace(self, is_open=False)
 
     @property
     def role(self) -> str:
@@ -91,7 +98,7 @@ class Transcript:
 
     def _with_part(self, part: Part) -> "Transcript":
         if not self.turns or (not self.is_open and self.turns[-1].role != OUTSIDE):
-            return Transcript((*self.turns, Turn(OUTSIDE, (part,))))
+            return replace(self, turns=(*self.turns, Turn(OUTSIDE, (part,))), is_open=False)
         last = self.turns[-1]
         return replace(self, turns=(*self.turns[:-1], replace(last, parts=(*last.parts, part))))
 

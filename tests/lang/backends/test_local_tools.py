@@ -1,0 +1,112 @@
+"""Tools on the local backend: what the model is told, what holds it, and what its prompt becomes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ramet.lang import ProgramState, UnsupportedError, assistant, function, gen, system, user
+from ramet.lang.backends.local import LocalBackend
+from ramet.runtime.protocol import JsonSchema, StructuralTag
+from tests.lang.backends.saying_engine import SayingEngine
+from tests.lang.backends.small_tokenizer import CHATML, GEMMA, small_tokenizer
+from tests.lang.backends.tool_templates import HERMES
+
+
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+@function
+def agent(s: ProgramState, told: str = "") -> None:
+    if told:
+        s += system(told)
+    s += user("What is it?")
+    s += assistant(gen("answer", tools=[add]))
+    s += user("Sure?")
+    s += assistant(gen("sure"))
+
+
+CALL = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
+HERMES_CALL = f"<tool_call>\n{CALL}\n</tool_call>"
+
+
+def test_in_json_where_the_template_knows_no_tools() -> None:
+    engine = SayingEngine(small_tokenizer(CHATML), [CALL, '{"answer": "It is 3."}', "Yes"])
+    state = agent.run(told="Be brief.", backend=LocalBackend(engine))
+    assert (state["answer"], state["sure"]) == ("It is 3.", "Yes")
+    start = engine.prompts[0]
+    assert start.startswith("<|im_start|>system\nBe brief.\n\nYou may call these functions:")
+    assert start.endswith("<|im_start|>user\nWhat is it?<|im_end|>\n<|im_start|>assistant\n")
+    assert engine.prompts[1] == (
+        f"{start}{CALL}<|im_end|>\n<|im_start|>tool\n3<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert engine.prompts[2].startswith(engine.prompts[1] + '{"answer": "It is 3."}<|im_end|>\n')
+    grammars = [params.grammar for params in engine.asked]
+    assert isinstance(grammars[0], JsonSchema)
+    assert json.loads(grammars[0].schema)["anyOf"][0]["properties"]["name"] == {"const": "add"}
+    assert grammars[2] is None
+
+
+def test_a_system_message_is_made_where_there_is_none() -> None:
+    engine = SayingEngine(small_tokenizer(CHATML), ['{"answer": "3"}', "Yes"])
+    agent.run(backend=LocalBackend(engine))
+    assert engine.prompts[0].startswith("<|im_start|>system\nYou may call these functions:")
+    assert engine.prompts[0].count("<|im_start|>system") == 1
+
+
+def test_in_the_templates_own_form() -> None:
+    engine = SayingEngine(
+        small_tokenizer(HERMES), ["Hm. " + HERMES_CALL, "It is 3.", "Yes"], ("json_schema", "structural_tag")
+    )
+    state = agent.run(told="Be brief.", backend=LocalBackend(engine))
+    assert state["answer"] == "It is 3."
+    assert state.get_meta_info("answer")["tool_calls"][0]["result"] == 3
+    assert engine.prompts[0].startswith("<|im_start|>system\nBe brief.\n\n<tools>\n")
+    assert '"name": "add"' in engine.prompts[0]
+    assert engine.prompts[1] == (
+        f"{engine.prompts[0]}Hm. {HERMES_CALL}<|im_end|>\n<|im_start|>user\n<tool_response>\n3\n"
+        "</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+    # The model goes on being told of its tools, so that what was computed stays a prefix.
+    assert engine.prompts[2].startswith(engine.prompts[1] + "It is 3.<|im_end|>\n")
+    assert isinstance(engine.asked[0].grammar, StructuralTag)
+
+
+def test_without_a_role_for_tools_or_the_system_the_user_says_it() -> None:
+    engine = SayingEngine(small_tokenizer(GEMMA, bos="<s>"), [CALL, '{"answer": "3"}', "Yes"])
+    agent.run(told="Be brief.", backend=LocalBackend(engine))
+    assert engine.prompts[0].startswith("<s><start_of_turn>user\nYou may call these functions:")
+    assert "Be brief.\n\nWhat is it?<end_of_turn>" in engine.prompts[0]
+    assert engine.prompts[1].endswith(
+        "<end_of_turn>\n<start_of_turn>user\nadd: 3<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+def test_a_branch_that_called_tools_is_appended_in_the_same_form() -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        s += user("What is it?")
+        branches = s.fork(1)
+        branches += assistant(gen("answer", tools=[add]))
+        branches.join("concate_and_append")
+
+    engine = SayingEngine(small_tokenizer(CHATML), [CALL, '{"answer": "3"}'])
+    text = program.run(backend=LocalBackend(engine)).text()
+    assert text.endswith(
+        f"<|im_start|>assistant\n{CALL}<|im_end|>\n<|im_start|>tool\n3<|im_end|>\n"
+        "<|im_start|>assistant\n3<|im_end|>\n"
+    )
+
+
+@pytest.mark.parametrize(("template", "grammars"), [(None, ("json_schema",)), (CHATML, ("choice",))])
+def test_engines_that_cannot_hold_a_call(template: str | None, grammars: Any) -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        s += gen("x", tools=[add])
+
+    backend = LocalBackend(SayingEngine(small_tokenizer(template), [], grammars))
+    assert not backend.capabilities.tools
+    with pytest.raises(UnsupportedError, match="has no tools"):
+        program.run(backend=backend)
