@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ramet.lang.errors import ProgramStructureError
 from ramet.runtime.protocol import SamplingParams
+from ramet.runtime.protocol.reasoning import ReasoningFormat as ReasoningFormat
 
 if TYPE_CHECKING:
     from ramet.lang.tool import Tool
@@ -101,16 +102,6 @@ class VarScopeBegin(Node):
 @dataclass(frozen=True, slots=True)
 class VarScopeEnd(Node):
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningFormat:
-    """How a model marks its reasoning inside an answer."""
-
-    begin: str
-    end: str
-    begins_inside: bool = False
-    """The answer starts with reasoning although nothing marks its beginning (the template has written it)."""
 
 
 @dataclass(frozen=True, slots=True)

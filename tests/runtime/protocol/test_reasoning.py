@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.lang.ir import ReasoningFormat
-from ramet.lang.reasoning import FORMATS, ReasoningSplitter, reasoning_format
 from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.protocol.reasoning import FORMATS, ReasoningFormat, ReasoningSplitter, reasoning_format
 
 MARKED = ReasoningFormat("<think>", "</think>")
 INSIDE = ReasoningFormat("<think>", "</think>", begins_inside=True)
