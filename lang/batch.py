@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ramet.lang.loop_thread import bodies_loop
+from ramet.lang.compiler.hoist import PrefixGate
+from ramet.lang.compiler.shared_calls import SharedCalls
+from ramet.lang.interpreter import Common
+from ramet.lang.loop_thread import bodies_loop, branches_loop
 from ramet.lang.progress import batch_progress
 from ramet.lang.session import Invocation, Session
 from ramet.lang.state import ProgramState
@@ -36,6 +39,7 @@ class Batch:
     async def arun(self, on_end: OnEnd | None = None) -> list[ProgramState]:
         if not self.invocations:
             return []
+        common = self._common()
         limit = asyncio.Semaphore(self.parallel)
         executor = ThreadPoolExecutor(
             min(self.parallel, len(self.invocations)), thread_name_prefix=f"ramet batch {self.name}"
@@ -44,7 +48,7 @@ class Batch:
 
             async def run_one(index: int) -> ProgramState:
                 async with limit:
-                    state = await self._run_one(index, executor)
+                    state = await self._run_one(index, executor, common)
                 advance()
                 if on_end is not None:
                     on_end(index, state)
@@ -59,6 +63,8 @@ class Batch:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 executor.shutdown(wait=False)
+                if common.gate is not None:
+                    branches_loop().call(common.gate.close)
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -75,8 +81,14 @@ class Batch:
         finally:
             started.cancel()
 
-    async def _run_one(self, index: int, executor: ThreadPoolExecutor) -> ProgramState:
-        session = Session(self.invocations[index])
+    def _common(self) -> Common:
+        """What the runs share: one backend serves them all."""
+        backend = self.invocations[0].backend
+        several = min(self.parallel, len(self.invocations)) > 1
+        return Common(SharedCalls(backend.capabilities), PrefixGate(backend) if several else None)
+
+    async def _run_one(self, index: int, executor: ThreadPoolExecutor, common: Common) -> ProgramState:
+        session = Session(self.invocations[index], common)
         try:
             return await session.arun(executor)
         except Exception as error:

@@ -1,17 +1,27 @@
 """The two calls that a branch makes of its prompt, and what becomes of the answers."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from ramet.lang.backends.base import GenerateDelta, Prompt
+from ramet.lang.backends.base import GenerateDelta, SelectRequest, SelectResult
 from ramet.lang.errors import GenerationError
 from ramet.lang.operations import Choose, Generate
 from ramet.lang.reasoning import ReasoningSplitter
 from ramet.lang.variables import Meta
-from ramet.runtime.protocol import FinishReason, ProgramTag, RequestStats, TokenLogprobs
+from ramet.runtime.protocol import FinishReason, ProgramTag, RequestStats, SamplingParams, TokenLogprobs
 
 Show = Callable[[GenerateDelta], None]
+
+
+class Answering(Protocol):
+    """What a call is made of: a prompt, or what stands for one during the call. See Prompt for the methods."""
+
+    def generate(
+        self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
+    ) -> AsyncIterator[GenerateDelta]: ...
+
+    async def select(self, request: SelectRequest) -> SelectResult: ...
 
 
 @dataclass(slots=True)
@@ -22,6 +32,8 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     last: GenerateDelta | None = None
+    reasonings: list[str] = field(default_factory=list)
+    """As the server tells it apart from the text."""
     more: Meta = field(default_factory=dict)
     """What else there is to say about it."""
 
@@ -29,8 +41,13 @@ class Answer:
     def text(self) -> str:
         return "".join(self.texts)
 
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.reasonings)
+
     def add(self, delta: GenerateDelta) -> None:
         self.texts.append(delta.text)
+        self.reasonings.append(delta.reasoning)
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
@@ -51,7 +68,11 @@ class Answer:
     def meta(self, tag: ProgramTag) -> Meta:
         stop_reason = None if self.last is None else self.last.stop_reason
         stats = None if self.last is None else self.last.stats
+        told: Meta = {} if self.last is None else dict(self.last.extra)
+        if reasoning := self.reasoning:
+            told["reasoning_content"] = reasoning
         return {
+            **told,
             "finish_reason": self.finish_reason().value,
             "stop_reason": stop_reason,
             "token_ids": tuple(self.token_ids),
@@ -63,7 +84,7 @@ class Answer:
         }
 
 
-async def run_generate(prompt: Prompt, operation: Generate, show: Show) -> str:
+async def run_generate(prompt: Answering, operation: Generate, show: Show) -> str:
     """Settles the operation's variables; returns what the prompt has got. ``show`` sees each increment of it.
 
     Whatever is raised from here is the operation's failure.
@@ -85,7 +106,7 @@ async def run_generate(prompt: Prompt, operation: Generate, show: Show) -> str:
     return answers[0].text if params.n == 1 else ""
 
 
-async def run_select(prompt: Prompt, operation: Choose) -> str:
+async def run_select(prompt: Answering, operation: Choose) -> str:
     """Settles the operation's variable; returns the option that the prompt has got."""
     request = operation.request
     result = await prompt.select(request)
@@ -114,7 +135,7 @@ def stream_out(operation: Generate, splitter: ReasoningSplitter | None, delta: G
         operation.variable.add_text(delta.text, meta)
         return
     reasoning, text = splitter.feed(delta.text)
-    operation.reasoning[1].add_text(reasoning)
+    operation.reasoning[1].add_text(delta.reasoning + reasoning)
     operation.variable.add_text(text, meta)
 
 
@@ -129,9 +150,9 @@ def settle(operation: Generate, splitter: ReasoningSplitter | None, answers: lis
             rest_of_reasoning, rest = splitter.finish()
             reasoning_variable.add_text(rest_of_reasoning)
             operation.variable.add_text(rest)
-        parts = [_split(answer.text, ReasoningSplitter(format)) for answer in answers]
+        parts = [_split(answer.text, splitter_for(format, answer)) for answer in answers]
         values = [text for _, text in parts]
-        reasonings = [reasoning for reasoning, _ in parts]
+        reasonings = [answer.reasoning + part[0] for answer, part in zip(answers, parts, strict=True)]
         _finish(operation, reasoning_variable, reasonings, metas)
     _finish(operation, operation.variable, values, metas)
 

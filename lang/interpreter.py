@@ -7,23 +7,31 @@ submits operations and waits, where it must, for their variables.
 import asyncio
 import threading
 from collections import deque
+from dataclasses import dataclass
 
 from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, ToolPrompt
 from ramet.lang.calls import run_generate, run_select
+from ramet.lang.compiler.hoist import HoistPrefix, PrefixGate, compute_ahead
+from ramet.lang.compiler.pieces import COMPILED, Compilation, Pieces
+from ramet.lang.compiler.shared_calls import SharedCalls
 from ramet.lang.errors import GenerationError, ProgramCancelledError, ProgramError, ProgramStructureError
+from ramet.lang.ir import ToolUse
 from ramet.lang.loop_thread import LoopThread
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
+    AwaitPrefix,
     BeginRole,
     Choose,
     CloseScope,
     Concatenate,
+    Drop,
     EndFeed,
     EndRole,
     Generate,
     OpenScope,
     Operation,
+    Prewarm,
     Report,
     Spawn,
     ToolRound,
@@ -36,14 +44,39 @@ Said = AppendText | AppendImage | BeginRole | EndRole | ToolRound
 """What a prompt is made of once everything was generated."""
 
 
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What runs share that are made together."""
+
+    calls: SharedCalls
+    gate: PrefixGate | None
+    """Where they meet before their first calls; None: they do not."""
+
+
 class Execution:
     """One run of a program: its tree of branches, and what failed in it. Thread-safe."""
 
-    def __init__(self, program: str, program_id: str, backend: Backend, thread: LoopThread) -> None:
+    def __init__(
+        self,
+        program: str,
+        program_id: str,
+        backend: Backend,
+        thread: LoopThread,
+        compilation: Compilation = COMPILED,
+        common: Common | None = None,
+    ) -> None:
+        """``common``: what the runs of one batch share."""
         self.program = program
         self.program_id = program_id
         self.backend = backend
         self.thread = thread
+        common = common or Common(SharedCalls(backend.capabilities), None)
+        self.calls = common.calls if compilation.compiles else None
+        """None: no call is shared."""
+        hoist = () if common.gate is None or not compilation.compiles else (HoistPrefix(common.gate),)
+        self.pieces = Pieces(thread, compilation.pace, (*compilation.passes(), *hoist))
+        self._warming: set[asyncio.Task[None]] = set()
+        """For the loop's thread only."""
         self.cancelled: ProgramCancelledError | None = None
         self._lock = threading.Lock()
         self._quiet = Signal()
@@ -69,6 +102,28 @@ class Execution:
         return [
             failure.deliver() for branch, failure in failures if not (failure.delivered or branch.group.excused)
         ]
+
+    def warm(self, prompt: Prompt) -> None:
+        """Has the prompt computed in the background, until the body ends. On the loop's thread."""
+        self.branch_became_busy()
+        task = asyncio.get_running_loop().create_task(self._compute(prompt))
+        self._warming.add(task)
+        task.add_done_callback(self._end_warming)
+
+    def stop_warming(self) -> None:
+        """The body has ended: no call comes for which it would be worth while. From any thread."""
+        self.thread.call(self._cancel_warming)
+
+    async def _compute(self, prompt: Prompt) -> None:
+        await compute_ahead(self.backend, prompt)
+
+    def _cancel_warming(self) -> None:
+        for task in self._warming:
+            task.cancel()
+
+    def _end_warming(self, task: "asyncio.Task[None]") -> None:
+        self._warming.discard(task)
+        self.branch_became_quiet()
 
     def branch_became_busy(self) -> None:
         with self._lock:
@@ -106,9 +161,13 @@ class Branch:
         self.said: list[Said] = []
         """Since the fork."""
         self._lock = threading.Lock()
+        self._held: list[Operation] = []
+        """Told, and not handed on yet: part of a piece that is still open."""
         self._queue: deque[Operation] = deque()
         self._busy = False
         self._begun = False
+        self._dropped: Failure | None = None
+        """Something was left out here, since nobody was to read it."""
         self._failure: Failure | None = None
         self._quiet = Signal()
         self._new_feeds: list[TextFeed] = []
@@ -131,18 +190,34 @@ class Branch:
         with self._lock:
             failure = self._failure
             if failure is None:
-                self._queue.append(operation)
+                self._held.append(operation)
         if failure is not None:
             self.execution.thread.call(abandon, operation, failure)
         else:
-            self._wake()
+            self.execution.pieces.touch(self)
+
+    def take_held(self) -> tuple[Operation, ...]:
+        """What the branch was told since the last time, for a piece."""
+        with self._lock:
+            held, self._held = tuple(self._held), []
+        return held
+
+    def enqueue(self, operations: tuple[Operation, ...]) -> None:
+        """To be carried out in this order, once the branch is woken."""
+        with self._lock:
+            failure = self._failure
+            if failure is None:
+                self._queue.extend(operations)
+        if failure is not None:
+            for operation in operations:
+                self.execution.thread.call(abandon, operation, failure)
 
     def begin(self, prompt: Prompt | None) -> None:
         """Goes on from ``prompt``, which is the branch's from now on; None: an empty one."""
         with self._lock:
             self._prompt = prompt
             self._begun = True
-        self._wake()
+        self.wake()
 
     def watch(self, feed: TextFeed) -> None:
         """Puts into ``feed`` what was said already and what will be. From any thread.
@@ -164,6 +239,9 @@ class Branch:
 
     def report(self, report: Report) -> None:
         """Of what was said so far, even on a branch that has failed. On the loop's thread."""
+        if self._dropped is not None and report.what != "nothing":
+            report.variable.fail(self._dropped)
+            return
         match report.what:
             case "text":
                 report.variable.finish(self.text_so_far())
@@ -183,7 +261,8 @@ class Branch:
             self._task.cancel()
         self._give_up(pending, failure)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Begins with what is queued, if there is anything and the branch does not run already."""
         with self._lock:
             if self._busy or not self._begun or not self._queue:
                 return
@@ -200,7 +279,7 @@ class Branch:
         self._admit_feeds()
         with self._lock:
             self._busy = False
-        self._wake()
+        self.wake()
         self._quiet.notify()
         self.execution.branch_became_quiet()
 
@@ -231,8 +310,9 @@ class Branch:
         with self._lock:
             if self._failure is None:
                 self._failure = failure
-            pending = list(self._queue)
+            pending = [*self._queue, *self._held]
             self._queue.clear()
+            self._held.clear()
         return pending
 
     def _give_up(self, pending: list[Operation], failure: Failure) -> None:
@@ -253,16 +333,12 @@ class Branch:
         match operation:
             case AppendText() | AppendImage() | BeginRole() | EndRole():
                 self._say(operation)
-            case Generate():
-                await self._generate(self._prompt, operation)
-            case Choose():
-                self._remember(await run_select(self._prompt, operation))
-            case OpenScope():
-                self._scopes.append(len(self.said))
-            case CloseScope(variable):
-                text = _plain_text(self.said[self._scopes.pop() :])
-                variable.add_text(text)
-                variable.finish(text)
+            case Generate(tools=ToolUse() as tools):
+                self.said += await run_with_tools(self._prompt, operation, tools)
+            case Generate() | Choose():
+                await self._call(self._prompt, operation)
+            case OpenScope() | CloseScope():
+                self._scope(operation)
             case Spawn(children):
                 for child in children:
                     self._children.append(child)
@@ -273,14 +349,44 @@ class Branch:
                 self.report(operation)
             case EndFeed(feed):
                 self._end_feed(feed)
+            case AwaitPrefix() | Prewarm() | Drop():
+                await self._follow(operation)
         self._partial = ""
         self._show()
 
-    async def _generate(self, prompt: Prompt, operation: Generate) -> None:
-        if operation.tools is None:
-            self._remember(await run_generate(prompt, operation, self._show_delta))
-        else:
-            self.said += await run_with_tools(prompt, operation, operation.tools)
+    async def _follow(self, advice: AwaitPrefix | Prewarm | Drop) -> None:
+        """What the compiler has put in."""
+        assert self._prompt is not None
+        match advice:
+            case AwaitPrefix(gate, start):
+                await gate.arrive(start)
+            case Prewarm():
+                self.execution.warm(self._prompt.fork())
+            case Drop(operations):
+                self._drop(operations)
+
+    async def _call(self, prompt: Prompt, operation: Generate | Choose) -> None:
+        calls = self.execution.calls
+        shared = None if calls is None else calls.join(prompt, operation)
+        try:
+            if isinstance(operation, Generate):
+                text = await run_generate(shared or prompt, operation, self._show_delta)
+            else:
+                text = await run_select(shared or prompt, operation)
+        finally:
+            if shared is not None:
+                self._prompt = shared.after()
+        self._remember(text)
+
+    def _drop(self, operations: tuple[Operation, ...]) -> None:
+        self._dropped = Failure(
+            self.place.error(
+                ProgramStructureError,
+                "this was left out: the program was compiled for other outputs; add this one to them",
+            )
+        )
+        for operation in operations:
+            abandon(operation, self._dropped)
 
     def _say(self, said: Said) -> None:
         assert self._prompt is not None
@@ -299,6 +405,15 @@ class Branch:
                 self._prompt.append_tool_results(results)
         self.said.append(said)
 
+    def _scope(self, operation: OpenScope | CloseScope) -> None:
+        match operation:
+            case OpenScope():
+                self._scopes.append(len(self.said))
+            case CloseScope(variable):
+                text = _plain_text(self.said[self._scopes.pop() :])
+                variable.add_text(text)
+                variable.finish(text)
+
     def _remember(self, text: str) -> None:
         """The prompt has it already."""
         if text:
@@ -315,7 +430,9 @@ class Branch:
 
     def _is_quiet(self) -> bool:
         with self._lock:
-            return (self._begun and not self._busy and not self._queue) or self._failure is not None
+            if self._failure is not None:
+                return True
+            return self._begun and not (self._busy or self._queue or self._held)
 
     def _show(self) -> None:
         """Lets those who watch the branch's text see what an operation has added to it."""
@@ -353,8 +470,8 @@ class Branch:
         if feed not in self._feeds:
             return
         self._feeds.remove(feed)
-        failure = None
-        if feed.text != self.text_so_far():
+        failure = self._dropped
+        if failure is None and feed.text != self.text_so_far():
             failure = Failure(
                 self.place.error(
                     ProgramStructureError,
@@ -396,7 +513,19 @@ def abandon(operation: Operation, failure: Failure) -> None:
                 child.cancel(failure.seen_from_outside())
         case EndFeed(feed):
             feed.end(failure)
-        case AppendText() | AppendImage() | BeginRole() | EndRole() | OpenScope() | Concatenate():
+        case Drop(operations):
+            for dropped in operations:
+                abandon(dropped, failure)
+        case (
+            AppendText()
+            | AppendImage()
+            | BeginRole()
+            | EndRole()
+            | OpenScope()
+            | Concatenate()
+            | AwaitPrefix()
+            | Prewarm()
+        ):
             pass
 
 

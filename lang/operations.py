@@ -12,6 +12,7 @@ from ramet.lang.variables import TextFeed, Variable
 from ramet.runtime.protocol import ProgramTag, SamplingParams
 
 if TYPE_CHECKING:
+    from ramet.lang.compiler.hoist import PrefixGate
     from ramet.lang.interpreter import Branch
 
 
@@ -102,6 +103,27 @@ class EndFeed:
     feed: TextFeed
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitPrefix:
+    """The programs of a batch wait here while what they share is computed once."""
+
+    gate: "PrefixGate"
+    start: "tuple[AppendText | AppendImage | BeginRole | EndRole, ...]" = ()
+    """What this program begins with, as far as it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prewarm:
+    """What was said up to here is computed in the background, since a call is expected to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Not carried out, since nobody reads what comes of it."""
+
+    operations: "tuple[Operation, ...]"
+
+
 Operation = (
     AppendText
     | AppendImage
@@ -115,4 +137,7 @@ Operation = (
     | Concatenate
     | Report
     | EndFeed
+    | AwaitPrefix
+    | Prewarm
+    | Drop
 )

@@ -63,6 +63,7 @@ class Reader:
         variable = self._outline.find(name)
         if variable is None:
             raise self._outline.unknown(name)
+        self._outline.branch.execution.pieces.release(waits=not variable.settled)
         return variable
 
     def value(self, name: str) -> Steps[object]:
@@ -77,17 +78,14 @@ class Reader:
 
     def report(self, what: str) -> Steps[Any]:
         """The branch's "text" or "messages" after all that was said so far; "nothing" only waits for that."""
-        report = Report(Variable(None, self._outline.place, streams=False), what)
-        self._outline.submit(report)
-        yield from report.variable.settling()
-        return report.variable.value()
+        report = self._reported(what)
+        yield from report.settling()
+        return report.value()
 
     def error(self) -> Steps[BaseException | None]:
-        report = Report(Variable(None, self._outline.place, streams=False), "nothing")
-        self._outline.submit(report)
-        yield from report.variable.settling()
-        failure = report.variable.failure
-        return None if failure is None else failure.deliver()
+        report = self._reported("nothing")
+        yield from report.settling()
+        return None if report.failure is None else report.failure.deliver()
 
     def feed(self) -> TextFeed:
         """The branch's text as far as it has been asked for."""
@@ -95,6 +93,7 @@ class Reader:
         branch = self._outline.branch
         branch.watch(feed)
         self._outline.submit(EndFeed(feed))
+        branch.execution.pieces.release()
         return feed
 
     def after_stream(self, error: ProgramCancelledError | None) -> Steps[None]:
@@ -102,6 +101,12 @@ class Reader:
         yield from ()
         if error is not None:
             raise error
+
+    def _reported(self, what: str) -> Variable:
+        variable = Variable(None, self._outline.place, streams=False)
+        self._outline.submit(Report(variable, what))
+        self._outline.branch.execution.pieces.release()
+        return variable
 
 
 class OutsideReader(Reader):

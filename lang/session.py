@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ramet.lang.backends.base import Backend
+from ramet.lang.compiler.pieces import COMPILED, Compilation
 from ramet.lang.errors import ProgramError
-from ramet.lang.interpreter import Execution
+from ramet.lang.interpreter import Common, Execution
 from ramet.lang.loop_thread import bodies_loop, branches_loop, refuse_to_block_branches
 from ramet.lang.options import Sampling
 from ramet.lang.outline import Outline, Terms
 from ramet.lang.reading import OutsideReader, Reader, Run
 from ramet.lang.signals import Steps, finish, finish_async
 from ramet.lang.state import ProgramState
+from ramet.lang.variables import Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,19 @@ class Invocation:
     kwargs: dict[str, Any]
     backend: Backend
     defaults: Sampling
+    compilation: Compilation = COMPILED
 
 
 class Session:
     """An invocation that runs, once. ``run``, ``arun`` and ``stream`` are the three ways."""
 
-    def __init__(self, invocation: Invocation) -> None:
+    def __init__(self, invocation: Invocation, common: Common | None = None) -> None:
+        """``common``: what it shares with other runs that are made together."""
         self._invocation = invocation
         program_id = f"{invocation.name}-{secrets.token_hex(6)}"
-        self._execution = Execution(invocation.name, program_id, invocation.backend, branches_loop())
+        self._execution = Execution(
+            invocation.name, program_id, invocation.backend, branches_loop(), invocation.compilation, common
+        )
         self._outline = Outline(
             self._execution.root, Terms(invocation.backend.capabilities, invocation.defaults)
         )
@@ -127,9 +133,17 @@ class Session:
         """The body has ended. Waits for the branches; an error that nobody was told becomes the run's."""
         if self._run.ended:
             return
+        wanted: tuple[Variable, ...] | None = None
+        if error is None:
+            try:
+                wanted = self._wanted()
+            except ProgramError as missing:
+                error = missing
         if error is not None:
             self._execution.cancel(f"{type(error).__name__} in its body")
         self._outline.end("the program has ended")
+        self._execution.pieces.release(whole=True, wanted=wanted)
+        self._execution.stop_warming()
         yield from self._execution.becoming_quiet()
         errors: list[BaseException] = list(self._execution.undelivered())
         if error is not None:
@@ -139,6 +153,17 @@ class Session:
         for further in errors[1:]:
             errors[0].add_note(f"and besides: {further}")
         self._run.end(value, errors[0] if errors else None)
+
+    def _wanted(self) -> tuple[Variable, ...] | None:
+        """The variables that the program was compiled for. Raises UnknownVariableError where it made none."""
+        outputs = self._invocation.compilation.outputs
+        if outputs is None:
+            return None
+        found = [(name, self._outline.find(name)) for name in outputs]
+        for name, variable in found:
+            if variable is None:
+                raise self._outline.unknown(name)
+        return tuple(variable for _, variable in found if variable is not None)
 
     def _leave(self, _: bool) -> None:
         if not self._run.ended:

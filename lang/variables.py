@@ -122,12 +122,21 @@ class TextFeed:
 class Variable:
     """A value that is there, or will be, or has failed. It is settled once.
 
-    ``feed`` is its text as it is generated; None where its value has no one text (a list).
+    ``feed`` is its text as it is generated; None where its value has no one text (a list). ``parts``: the
+    variables whose values a list gathers.
     """
 
-    def __init__(self, name: str | None, place: Place, *, streams: bool = True) -> None:
+    def __init__(
+        self,
+        name: str | None,
+        place: Place,
+        *,
+        streams: bool = True,
+        parts: "tuple[Variable | None, ...] | None" = None,
+    ) -> None:
         self.name = name
         self.place = place
+        self.parts = parts
         self.feed = TextFeed() if streams else None
         self._signal = Signal()
         self._lock = threading.Lock()
@@ -215,7 +224,7 @@ def gathered(name: str, place: Place, parts: Sequence[Variable | None], *, keep_
 
     With ``keep_errors`` the error of a part that failed stands in its place; else it is the list's error.
     """
-    whole = Variable(name, place, streams=False)
+    whole = Variable(name, place, streams=False, parts=tuple(parts))
     waited_for = [part for part in parts if part is not None]
     lock = threading.Lock()
     missing = len(waited_for) + 1

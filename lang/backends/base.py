@@ -5,7 +5,7 @@ one operation after the other; ``fork`` gives a branch that goes on from the sam
 the backend's business: token ids for an engine in this process, messages for a chat API, text for a fake.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -29,6 +29,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It has a chat template, or speaks messages."""
     text_completion: bool = True
     """It can go on from text outside any role."""
+    repeatable: bool = False
+    """The same prompt and parameters always give the same tokens, where nothing is drawn or with one seed."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,10 @@ class GenerateDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Which of n answers."""
     tool_calls: tuple[ToolCall, ...] = ()
     """On the last one: what the model calls, if tools were offered. How it spells it is no part of ``text``."""
+    reasoning: str = ""
+    """How the model's reasoning goes on, where a server tells it apart from the answer; no part of ``text``."""
+    extra: dict[str, object] = {}
+    """On the last one: what else a server says of the answer, for the variable's meta."""
 
 
 class SelectRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +140,24 @@ class Prompt(Protocol):
         ...
 
     async def select(self, request: SelectRequest) -> SelectResult: ...
+
+
+@runtime_checkable
+class IdentifiedPrompt(Prompt, Protocol):
+    """A prompt that can be told from others without being rendered."""
+
+    def identity(self) -> Hashable:
+        """Equal for prompts of one backend that go on alike, whatever is asked of both from here on."""
+        ...
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """A backend that knows its model's tokens."""
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the text has, by itself."""
+        ...
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ and of their users never becomes a special token.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Hashable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -89,6 +89,7 @@ class LocalBackend:
             grammars=kinds - {"prefix"},
             select=True,
             roles=tokenizer.chat_template.exists,
+            repeatable=True,
             tools=tokenizer.chat_template.exists and "json_schema" in kinds,
         )
 
@@ -118,6 +119,9 @@ class LocalBackend:
             for salt, token_lists in by_salt.items()
             if (longest := _without_prefixes(token_lists))
         )
+
+    def count_tokens(self, text: str) -> int:
+        return len(self.engine.tokenizer.encode(text, at_start=False))
 
     async def flush_cache(self) -> None:
         await asyncio.to_thread(self.engine.flush_cache)
@@ -220,6 +224,9 @@ class LocalPrompt:
             for turn in self._transcript.turns
             if turn.role != OUTSIDE
         ]
+
+    def identity(self) -> Hashable:
+        return self.cache_salt, self._transcript.identity()
 
     async def token_ids(self) -> list[int]:
         """All ids so far, as the engine would get them without token healing."""

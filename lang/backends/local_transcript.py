@@ -1,6 +1,9 @@
 """What one branch has said so far, as an immutable record: turns, and in them text and what was generated."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from ramet.lang.backends.base import ToolSpec
 
@@ -80,6 +83,11 @@ class Transcript:
         assert self.is_open
         return replace(self, is_open=False)
 
+    def identity(self) -> Hashable:
+        """Equal for transcripts of the same token ids: it does not matter how their text was cut."""
+        turns = tuple(replace(turn, parts=_merged(turn.parts)) for turn in self.turns)
+        return turns, self.is_open, msgspec.json.encode(self.tools)
+
     @property
     def role(self) -> str:
         """The open one, or OUTSIDE."""
@@ -101,6 +109,16 @@ class Transcript:
             return replace(self, turns=(*self.turns, Turn(OUTSIDE, (part,))), is_open=False)
         last = self.turns[-1]
         return replace(self, turns=(*self.turns[:-1], replace(last, parts=(*last.parts, part))))
+
+
+def _merged(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    merged: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        elif part != "":
+            merged.append(part)
+    return tuple(merged)
 
 
 NOTHING_SAID = Transcript()

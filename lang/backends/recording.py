@@ -8,7 +8,7 @@ what order, does not matter.
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +18,7 @@ from ramet.lang.backends.base import (
     Backend,
     Capabilities,
     GenerateDelta,
+    IdentifiedPrompt,
     Prompt,
     SelectRequest,
     SelectResult,
@@ -165,6 +166,10 @@ class RecordingPrompt:
         messages = self.inner.messages()
         self._backend.record_once(Question.of("messages", self._transcript), {"messages": messages})
         return messages
+
+    def identity(self) -> Hashable:
+        """Where the other backend's prompt has none: one that no other prompt has."""
+        return self.inner.identity() if isinstance(self.inner, IdentifiedPrompt) else object()
 
     async def generate(
         self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0

@@ -1,6 +1,6 @@
 """A transcript: what a prompt has said, for backends that keep it as text and messages themselves."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,6 +72,16 @@ class Transcript:
 
     def fork(self) -> "Transcript":
         return Transcript(list(self.pieces), self.role)
+
+    def identity(self) -> tuple[tuple[str, str], ...]:
+        """Equal for transcripts that say the same, however their text was cut."""
+        said: list[tuple[str, str]] = []
+        for piece in self.pieces:
+            if piece.kind == "text" and said and said[-1][0] == "text":
+                said[-1] = ("text", said[-1][1] + piece.content)
+            else:
+                said.append((piece.kind, piece.content))
+        return tuple(said)
 
     def text(self) -> str:
         """In the form of ChatML; text outside of roles as it is."""
@@ -162,6 +172,9 @@ class TranscriptPrompt:
 
     def messages(self) -> list[dict[str, object]]:
         return self._answers.messages_of(self.transcript)
+
+    def identity(self) -> Hashable:
+        return self.transcript.identity()
 
     async def generate(
         self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
