@@ -111,7 +111,7 @@ class _Linears:
     """One weight a layer, in every form that is timed."""
 
     quantized: list[tuple[Tensor, Tensor]]
-    prepared: list[tuple[kernels.Int8Weight | Tensor, Tensor]]
+    prepared: list[tuple[kernels.PreparedInt8Weight | Tensor, Tensor]]
     floats: list[Tensor]
 
     @classmethod

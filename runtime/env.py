@@ -36,6 +36,8 @@ class Environment:
     """RAMET_LOG_LEVEL, one of LOG_LEVELS."""
     num_threads: int | None
     """RAMET_NUM_THREADS: CPU threads; None: the engine chooses."""
+    native_kernels: bool = True
+    """RAMET_NATIVE_KERNELS: compile and use the CPU kernels in C where there is a compiler. 0: torch's only."""
 
 
 @cache
@@ -64,6 +66,8 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         offline=any(_flag(variables, name) for name in offline),
         log_level=_log_level(variables),
         num_threads=_thread_count(variables),
+        native_kernels=not variables.get("RAMET_NATIVE_KERNELS", "").strip()
+        or _flag(variables, "RAMET_NATIVE_KERNELS"),
     )
 
 

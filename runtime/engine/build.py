@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ramet.kernels import native
 from ramet.runtime.attention import TorchAttentionBackend
 from ramet.runtime.cache import EvictionPolicy, LfuEviction, LruEviction, PageAllocator, RadixCache
 from ramet.runtime.engine.client import EngineInfo
@@ -26,6 +27,8 @@ from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.scheduler import Fcfs, LongestPrefixMatch, OrderingPolicy, Scheduler, SchedulerConfig
 from ramet.runtime.tokenizer import FastTokenizer, Tokenizer
 
+NATIVE_FOLDER = "kernels"
+"""Under the cache folder: the compiled CPU kernels."""
 CPU_TOKENS_PER_STEP = 512
 """About half a second of prefill for a model of 135 M parameters: what a decoding request waits at most."""
 DEVICE_TOKENS_PER_STEP = 8192
@@ -43,12 +46,15 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
         InvalidRequestError: a setting cannot be honoured by this model or machine.
     """
     torch.set_num_threads(choose_threads(config.threads, environment().num_threads, torch.get_num_threads()))
+    cache_dir = environment().cache_dir if config.cache_dir is None else Path(config.cache_dir)
+    if environment().native_kernels:
+        native.enable(cache_dir / NATIVE_FOLDER)
     loaded = load_model(
         config.model,
         quantization=config.quantization,
         dtype=config.dtype,
         device=config.device,
-        cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
+        cache_dir=cache_dir,
         progress=progress,
     )
     timings = dict(loaded.timings)

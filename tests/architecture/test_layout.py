@@ -173,10 +173,10 @@ def test_wheel_holds_the_modules_on_disk(tmp_path: Path) -> None:
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".py", ".c"))}
     expected = set()
     for package in PACKAGES:
-        for path in (copy / package).rglob("*.py"):
+        for path in (*(copy / package).rglob("*.py"), *(copy / package).rglob("*.c")):
             if any(parent.is_symlink() for parent in path.parents):
                 continue
             inside = path.relative_to(copy)

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ramet.kernels import Int8Weight, linear_int8, prepare_int8_weight, reference
+from ramet.kernels import (
+    Int8Weight,
+    PreparedInt8Weight,
+    linear_int8,
+    native,
+    prepare_int8_weight,
+    reference,
+)
 from ramet.kernels import int8 as int8_kernels
 
 
@@ -18,10 +25,14 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def forms(weight: Tensor, scale: Tensor) -> list[Tensor | Int8Weight]:
-    """The plain weight and, where this CPU has one, the prepared one."""
-    prepared = prepare_int8_weight(weight, scale)
-    return [weight, prepared] if isinstance(prepared, Int8Weight) else [weight]
+def forms(weight: Tensor, scale: Tensor) -> list[Tensor | PreparedInt8Weight]:
+    """The plain weight and, where this CPU has them, the prepared ones."""
+    found: list[Tensor | PreparedInt8Weight] = [weight]
+    if int8_kernels.fbgemm_is_exact():
+        found.append(Int8Weight(*weight.shape, int8_kernels._pack(weight, scale)))
+    if (library := native.library()) is not None:
+        found.append(library.pack_int8(weight, scale))
+    return found
 
 
 @given(

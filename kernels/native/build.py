@@ -1,0 +1,145 @@
+"""Compiling the C sources beside this file, once a machine and version.
+
+The result is kept under a name that says all it was made from, so a new version, compiler or CPU makes a new
+file. OpenMP comes from the library that torch has loaded already: with a second one its idle threads would spin
+against torch's.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_SOURCES = Path(__file__).parent
+_COMPILERS = ("gcc", "cc")
+_FLAGS = ("-O3", "-std=c11", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno")
+"""-ffp-contract=off: no fused multiply-add where the source has a product and a sum; its bits are certain."""
+_COMPILER_SECONDS = 120.0
+_MAX_KEPT = 8
+"""Compiled files of other versions that may lie in the folder; the oldest go."""
+
+
+class NativeBuildError(Exception):
+    """Why there is no compiled library here. The torch versions run instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of CPU that there are sources for."""
+
+    name: str
+    cpu_flags: frozenset[str]
+    """As /proc/cpuinfo spells them; the CPU must have all."""
+    compiler_flags: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+AVX512_VNNI = Target(
+    name="avx512_vnni",
+    cpu_flags=frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}),
+    compiler_flags=("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma"),
+    sources=("linear_int8_avx512.c",),
+)
+TARGETS = (AVX512_VNNI,)
+
+
+def choose_target(cpu_flags: frozenset[str]) -> Target:
+    """The best target that the CPU can run. Raises NativeBuildError."""
+    for target in TARGETS:
+        if target.cpu_flags <= cpu_flags:
+            return target
+    missing = ", ".join(sorted(TARGETS[-1].cpu_flags - cpu_flags))
+    raise NativeBuildError(f"this CPU has no {missing}")
+
+
+def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The instruction sets that Linux reports; none elsewhere."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return frozenset(value.split())
+    return frozenset()
+
+
+def find_compiler() -> Path:
+    """Raises NativeBuildError where there is none. clang is not used: it would bring an OpenMP of its own."""
+    for name in _COMPILERS:
+        found = shutil.which(name)
+        if found is not None and "clang" not in _run([found, "--version"]).lower():
+            return Path(found)
+    raise NativeBuildError("there is no gcc on the PATH")
+
+
+def build(target: Target, folder: Path, compiler: Path) -> Path:
+    """The compiled library under ``folder``, made there if it is not yet. Several processes may do so at once.
+
+    Raises NativeBuildError.
+    """
+    openmp = _torch_openmp()
+    texts = [(_SOURCES / name).read_bytes() for name in target.sources]
+    made_from = [
+        *_FLAGS,
+        *target.compiler_flags,
+        str(openmp),
+        str(compiler),
+        _run([str(compiler), "--version"]),
+    ]
+    key = hashlib.sha256(b"\0".join([*(part.encode() for part in made_from), *texts])).hexdigest()[:20]
+    library = folder / f"{target.name}-{key}.so"
+    if library.is_file():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            _compile(target, compiler, openmp, Path(scratch))
+            os.replace(Path(scratch) / "library.so", library)
+        _remove_oldest(folder)
+    except OSError as error:
+        raise NativeBuildError(f"{folder} cannot be written to: {error}") from error
+    return library
+
+
+def _compile(target: Target, compiler: Path, openmp: Path, scratch: Path) -> None:
+    objects = []
+    for name in target.sources:
+        objects.append(str(scratch / f"{Path(name).stem}.o"))
+        _run(
+            [str(compiler), *_FLAGS, *target.compiler_flags, "-c", str(_SOURCES / name), "-o", objects[-1]],
+        )
+    _run([str(compiler), "-shared", *objects, str(openmp), "-o", str(scratch / "library.so")])
+
+
+def _torch_openmp() -> Path:
+    """The libgomp that torch's wheel carries."""
+    package = Path(torch.__file__).parent
+    for place in (package / "lib", package.parent / "torch.libs"):
+        if found := sorted(place.glob("libgomp*.so*")):
+            return found[0]
+    raise NativeBuildError("torch carries no libgomp of its own, and two OpenMP runtimes would share the cores")
+
+
+def _remove_oldest(folder: Path) -> None:
+    libraries = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in libraries[_MAX_KEPT:]:
+        old.unlink(missing_ok=True)
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_COMPILER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NativeBuildError(f"{command[0]} cannot be run: {error}") from error
+    if done.returncode != 0:
+        raise NativeBuildError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
+    return done.stdout
