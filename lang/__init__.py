@@ -20,6 +20,7 @@ from ramet.lang.api import (
     user,
     user_begin,
     user_end,
+    video,
 )
 from ramet.lang.defaults import flush_cache, get_server_info, set_default_backend
 from ramet.lang.errors import (
@@ -76,4 +77,5 @@ __all__ = [
     "user",
     "user_begin",
     "user_end",
+    "video",
 ]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
+from ramet.lang.errors import UnsupportedError
 from ramet.lang.ir import (
     Expression,
     Gen,
@@ -44,6 +45,7 @@ class GenOptions(ConstraintOptions, total=False):
     choices: SequenceOf[str] | None
     choices_method: "ChoicesMethod | str | None"
     priority: int | None
+    lora: str | None
     tools: SequenceOf[Callable[..., Any] | Tool] | None
     tool_choice: str | None
     max_tool_rounds: int | None
@@ -98,6 +100,7 @@ def gen(name: str | None = None, max_tokens: int | None = None, **options: Unpac
             the answer; ``get_meta_info`` has the calls.
         tool_choice: "auto", "none", "required" (the first round must call), or the name of the tool that the
             first round calls.
+        lora: the name of a LoRA adapter; refused, since no backend has any.
         max_tool_rounds: rounds of calls at most (8); then the model must answer.
         on_tool_error: "report": the model is told what a tool raised; "raise": the call fails with ToolError.
 
@@ -216,6 +219,18 @@ def image(source: str | Path | bytes) -> Image:
     return Image(f"data:{_media_type(content)};base64,{encoded}")
 
 
+def video(source: str | Path | bytes, num_frames: int = -1) -> NoReturn:
+    """There are no videos: it is here to say so by name.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(
+        f"video {str(source)[:80]!r}: no backend takes videos; say "
+        f"{'its' if num_frames < 0 else num_frames} frames with image(...)"
+    )
+
+
 def separate_reasoning(expression: Expression, model_type: str = "qwen3") -> Node:
     """The answers inside the expression without their reasoning, which becomes ``name_reasoning_content``.
 
@@ -240,6 +255,12 @@ def _gen(name: str | None, max_tokens: int | None, options: Mapping[str, Any]) -
     for option in given:
         if option not in _GEN_OPTIONS:
             raise InvalidRequestError(unknown_option(option, _GEN_OPTIONS), field=option)
+    if "lora" in given:
+        raise UnsupportedError(
+            f"lora is {given['lora']!r}, and no backend applies LoRA adapters to single calls; merge the "
+            "adapter into the weights, or run the program on a server that serves it as a model of its own",
+            variable=name or "",
+        )
     if "choices" in given or "choices_method" in given:
         return _gen_choices(name, given)
     priority = _checked_priority(given.pop("priority", 0))

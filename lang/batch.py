@@ -83,9 +83,14 @@ class Batch:
 
     def _common(self) -> Common:
         """What the runs share: one backend serves them all."""
-        backend = self.invocations[0].backend
-        several = min(self.parallel, len(self.invocations)) > 1
-        return Common(SharedCalls(backend.capabilities), PrefixGate(backend) if several else None)
+        first = self.invocations[0]
+        backend = first.backend
+        share = min(self.parallel, len(self.invocations)) > 1 and all(
+            one.cache_salt == first.cache_salt for one in self.invocations
+        )
+        return Common(
+            SharedCalls(backend.capabilities), PrefixGate(backend, first.cache_salt) if share else None
+        )
 
     async def _run_one(self, index: int, executor: ThreadPoolExecutor, common: Common) -> ProgramState:
         session = Session(self.invocations[index], common)

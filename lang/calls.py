@@ -31,6 +31,7 @@ class Answer:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     last: GenerateDelta | None = None
     reasonings: list[str] = field(default_factory=list)
     """As the server tells it apart from the text."""
@@ -51,6 +52,8 @@ class Answer:
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *delta.logprobs]
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
         if delta.finish_reason is not None:
             self.last = delta
 
@@ -77,6 +80,7 @@ class Answer:
             "stop_reason": stop_reason,
             "token_ids": tuple(self.token_ids),
             "logprobs": None if self.logprobs is None else tuple(self.logprobs),
+            "prompt_logprobs": self.prompt_logprobs,
             **_counts(stats, len(self.token_ids)),
             "branch": tag.branch,
             "step": tag.step,
@@ -134,6 +138,8 @@ def stream_out(operation: Generate, splitter: ReasoningSplitter | None, delta: G
     if splitter is None or operation.reasoning is None:
         operation.variable.add_text(delta.text, meta)
         return
+    if delta.reasoning:
+        splitter.leave_out()
     reasoning, text = splitter.feed(delta.text)
     operation.reasoning[1].add_text(delta.reasoning + reasoning)
     operation.variable.add_text(text, meta)
@@ -150,7 +156,7 @@ def settle(operation: Generate, splitter: ReasoningSplitter | None, answers: lis
             rest_of_reasoning, rest = splitter.finish()
             reasoning_variable.add_text(rest_of_reasoning)
             operation.variable.add_text(rest)
-        parts = [_split(answer.text, splitter_for(format, answer)) for answer in answers]
+        parts = [_split(answer, ReasoningSplitter(format)) for answer in answers]
         values = [text for _, text in parts]
         reasonings = [answer.reasoning + part[0] for answer, part in zip(answers, parts, strict=True)]
         _finish(operation, reasoning_variable, reasonings, metas)
@@ -164,8 +170,10 @@ def _finish(operation: Generate, variable: Any, values: list[Any], metas: list[M
         variable.finish(values, metas)
 
 
-def _split(text: str, splitter: ReasoningSplitter) -> tuple[str, str]:
-    first, last = splitter.feed(text), splitter.finish()
+def _split(answer: Answer, splitter: ReasoningSplitter) -> tuple[str, str]:
+    if answer.reasoning:
+        splitter.leave_out()
+    first, last = splitter.feed(answer.text), splitter.finish()
     return first[0] + last[0], first[1] + last[1]
 
 

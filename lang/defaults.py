@@ -4,6 +4,7 @@ import threading
 from functools import cache
 
 from ramet.lang.backends.base import Backend
+from ramet.lang.backends.chosen import AnyBackend, as_backend
 from ramet.lang.errors import ProgramStructureError
 from ramet.lang.loop_thread import branches_loop
 
@@ -28,22 +29,25 @@ class DefaultBackend:
             return self._backend
 
 
-def set_default_backend(backend: Backend | None) -> None:
-    """For every program of this process that is run without one, from now on; None: there is none."""
-    _default().set(backend)
+def set_default_backend(backend: "AnyBackend | None") -> None:
+    """For every program of this process that is run without one, from now on; None: there is none.
+
+    An engine becomes a LocalBackend, as everywhere where a backend is asked for.
+    """
+    _default().set(None if backend is None else as_backend(backend))
 
 
-def backend_or_default(backend: Backend | None) -> Backend:
-    """Raises ProgramStructureError where there is neither."""
-    return _default().get() if backend is None else backend
+def backend_or_default(backend: "AnyBackend | None") -> Backend:
+    """Raises ProgramStructureError where there is neither, InvalidRequestError for what is no backend."""
+    return _default().get() if backend is None else as_backend(backend)
 
 
-def flush_cache(backend: Backend | None = None) -> None:
+def flush_cache(backend: "AnyBackend | None" = None) -> None:
     """Drops every cached prefix that nothing running uses."""
     branches_loop().run(backend_or_default(backend).flush_cache())
 
 
-def get_server_info(backend: Backend | None = None) -> dict[str, object]:
+def get_server_info(backend: "AnyBackend | None" = None) -> dict[str, object]:
     """What the backend says about itself."""
     return branches_loop().run(backend_or_default(backend).server_info())
 

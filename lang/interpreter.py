@@ -64,11 +64,14 @@ class Execution:
         thread: LoopThread,
         compilation: Compilation = COMPILED,
         common: Common | None = None,
+        *,
+        cache_salt: str = "",
     ) -> None:
-        """``common``: what the runs of one batch share."""
+        """``common``: what the runs of one batch share. ``cache_salt``: with whom prefixes are shared."""
         self.program = program
         self.program_id = program_id
         self.backend = backend
+        self.cache_salt = cache_salt
         self.thread = thread
         common = common or Common(SharedCalls(backend.capabilities), None)
         self.calls = common.calls if compilation.compiles else None
@@ -329,7 +332,7 @@ class Branch:
 
     async def _perform(self, operation: Operation) -> None:
         if self._prompt is None:
-            self._prompt = self.execution.backend.prompt()
+            self._prompt = self.execution.backend.prompt(cache_salt=self.execution.cache_salt)
         match operation:
             case AppendText() | AppendImage() | BeginRole() | EndRole():
                 self._say(operation)

@@ -14,7 +14,8 @@ class SamplingOptions(TypedDict, total=False):
     """Fields of SamplingParams as people write them: one string where there may be several, lists for tuples.
     ``max_tokens`` stands apart, as an argument of its own.
 
-    ``return_logprob`` and ``top_logprobs_num`` are SGLang's words for ``logprobs``.
+    ``return_logprob``, ``top_logprobs_num`` and ``logprob_start_len`` are SGLang's words for ``logprobs``,
+    ``prompt_logprobs`` and ``prompt_logprobs_start``.
     """
 
     min_tokens: int | None
@@ -34,8 +35,12 @@ class SamplingOptions(TypedDict, total=False):
     seed: int | None
     ignore_eos: bool | None
     logprobs: int | None
+    prompt_logprobs: int | None
+    prompt_logprobs_start: int | None
     return_logprob: bool | None
     top_logprobs_num: int | None
+    logprob_start_len: int | None
+    return_text_in_logprobs: bool | None
     skip_special_tokens: bool | None
 
 
@@ -65,15 +70,42 @@ def sampling(options: Mapping[str, Any], **more: Any) -> Sampling:
         if name not in SAMPLING_OPTIONS:
             raise InvalidRequestError(unknown_option(name, SAMPLING_OPTIONS), field=name)
     given = {name: _as_field(name, value) for name, value in options.items() if value is not None} | more
-    num_top = given.pop("top_logprobs_num", None)
-    if given.pop("return_logprob", False) or num_top is not None:
-        given.setdefault("logprobs", num_top or 0)
+    _take_logprob_words(given)
     # max_tokens=None is a choice: until the context is full. It is the one option of which None has a meaning.
     if "max_tokens" in options:
         given["max_tokens"] = options["max_tokens"]
     # The default of max_tokens is the run's business; a min_tokens above it must not be refused here.
     params = SamplingParams(**({"max_tokens": None} | given))
     return Sampling(params, frozenset(given))
+
+
+def _take_logprob_words(given: dict[str, Any]) -> None:
+    """SGLang's words for log probabilities become fields of SamplingParams."""
+    if given.pop("return_text_in_logprobs", False):
+        raise InvalidRequestError(
+            "return_text_in_logprobs is True; log probabilities have token ids: leave it out, and decode the "
+            "ids where the text is needed",
+            field="return_text_in_logprobs",
+        )
+    wanted = given.pop("return_logprob", None)
+    words = {name: given.pop(name) for name in ("top_logprobs_num", "logprob_start_len") if name in given}
+    for name, value in words.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < -1:
+            raise InvalidRequestError(
+                f"{name} is {value!r}; it must be a whole number of at least 0", field=name
+            )
+        if wanted is False and value > 0:
+            raise InvalidRequestError(
+                f"{name} is {value!r} and return_logprob is False; leave one out", field=name
+            )
+    if not wanted and not words:
+        return
+    num_top, start = words.get("top_logprobs_num", 0), words.get("logprob_start_len", -1)
+    if wanted is not False:
+        given.setdefault("logprobs", num_top)
+        if start >= 0:
+            given.setdefault("prompt_logprobs", num_top)
+            given.setdefault("prompt_logprobs_start", start)
 
 
 def unknown_option(name: str, known: frozenset[str]) -> str:

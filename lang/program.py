@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from ramet.lang.backends.base import Backend
+from ramet.lang.backends.chosen import AnyBackend
 from ramet.lang.batch import DEFAULT_PARALLEL, Batch
 from ramet.lang.defaults import backend_or_default
 from ramet.lang.errors import ProgramStructureError
@@ -18,7 +18,7 @@ from ramet.runtime.protocol import InvalidRequestError, SamplingParams
 Function = Callable[..., Any]
 
 _RESERVED = frozenset({"backend", "sampling_params", "stream"})
-_RUN_OPTIONS = SAMPLING_OPTIONS | {"max_new_tokens"}
+_RUN_OPTIONS = SAMPLING_OPTIONS | {"max_new_tokens", "use_thread", "cache_salt"}
 
 
 class Program:
@@ -30,7 +30,8 @@ class Program:
         function has a parameter of the same name, that is meant. A ``seed`` makes the run repeatable: every
         call gets one of its own that follows from it. ``max_new_tokens`` is another name for max_tokens;
         sampling_params: the same as a whole;
-        backend: whom to ask; without one, the default backend.
+        cache_salt: a text; what one run has computed is used only by runs with the same (one tenant's, say);
+        backend: whom to ask, a backend or an engine; without one, the default backend.
 
     Errors that all of them raise:
         what the function raises, after everything that it started was ended;
@@ -60,7 +61,7 @@ class Program:
     def run(
         self,
         *args: Any,
-        backend: Backend | None = None,
+        backend: "AnyBackend | None" = None,
         sampling_params: SamplingParams | None = None,
         stream: bool = False,
         **kwargs: Any,
@@ -76,7 +77,7 @@ class Program:
     async def arun(
         self,
         *args: Any,
-        backend: Backend | None = None,
+        backend: "AnyBackend | None" = None,
         sampling_params: SamplingParams | None = None,
         **kwargs: Any,
     ) -> ProgramState:
@@ -88,7 +89,7 @@ class Program:
     def stream(
         self,
         *args: Any,
-        backend: Backend | None = None,
+        backend: "AnyBackend | None" = None,
         sampling_params: SamplingParams | None = None,
         **kwargs: Any,
     ) -> ProgramState:
@@ -101,7 +102,7 @@ class Program:
         self,
         batch_kwargs: Sequence[Mapping[str, Any] | Sequence[Any]],
         *,
-        backend: Backend | None = None,
+        backend: "AnyBackend | None" = None,
         sampling_params: SamplingParams | None = None,
         num_threads: int | str = "auto",
         progress_bar: bool = False,
@@ -124,7 +125,7 @@ class Program:
         self,
         batch_kwargs: Sequence[Mapping[str, Any] | Sequence[Any]],
         *,
-        backend: Backend | None = None,
+        backend: "AnyBackend | None" = None,
         sampling_params: SamplingParams | None = None,
         num_threads: int | str = "auto",
         progress_bar: bool = False,
@@ -156,10 +157,13 @@ class Program:
         self,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        backend: Backend | None,
+        backend: "AnyBackend | None",
         sampling_params: SamplingParams | None,
     ) -> Invocation:
         own, options = self._split(kwargs)
+        cache_salt = options.pop("cache_salt", None) or ""
+        if not isinstance(cache_salt, str):
+            raise InvalidRequestError(f"cache_salt is {cache_salt!r}; it must be a string", field="cache_salt")
         bound = self._bind(args, own)
         return Invocation(
             self.name,
@@ -169,12 +173,13 @@ class Program:
             bound.kwargs,
             backend_or_default(backend),
             _defaults(sampling_params, options),
+            cache_salt=cache_salt,
         )
 
     def _batch(
         self,
         items: Sequence[Mapping[str, Any] | Sequence[Any]],
-        settings: tuple[Backend | None, SamplingParams | None, Mapping[str, Any]],
+        settings: "tuple[AnyBackend | None, SamplingParams | None, Mapping[str, Any]]",
         num_threads: int | str,
         return_errors: bool,
         progress_bar: bool,
@@ -186,6 +191,9 @@ class Program:
                 field="num_threads",
             )
         backend, sampling_params, options = settings
+        if items:
+            # Once, so that all have the same.
+            backend = backend_or_default(backend)
         invocations = []
         for index, item in enumerate(items):
             args, kwargs = ((), item) if isinstance(item, Mapping) else (item, {})
@@ -227,14 +235,25 @@ def function(function: Function) -> Program: ...
 
 
 @overload
-def function(function: None = None) -> Callable[[Function], Program]: ...
+def function(
+    function: None = None, *, num_api_spec_tokens: int | None = None
+) -> Callable[[Function], Program]: ...
 
 
-def function(function: Function | None = None) -> Program | Callable[[Function], Program]:
+def function(
+    function: Function | None = None, *, num_api_spec_tokens: int | None = None
+) -> Program | Callable[[Function], Program]:
     """Makes a program of a function, sync or async, whose first argument is the program's state.
 
-    Works as ``@function`` and as ``@function()``.
+    Works as ``@function`` and as ``@function()``. ``num_api_spec_tokens`` is refused unless it is None: SGLang
+    guesses with it how an API goes on behind a gen, which may change what a program says.
     """
+    if num_api_spec_tokens is not None:
+        raise InvalidRequestError(
+            f"num_api_spec_tokens is {num_api_spec_tokens!r}; every gen is a call of its own here, and prompts "
+            "that begin alike share their computation: leave it out",
+            field="num_api_spec_tokens",
+        )
     return Program if function is None else Program(function)
 
 
@@ -257,6 +276,11 @@ def _signature_without_state(function: Function, name: str) -> inspect.Signature
 
 def _defaults(sampling_params: SamplingParams | None, options: dict[str, Any]) -> Sampling:
     options = dict(options)
+    if not options.pop("use_thread", True):
+        raise InvalidRequestError(
+            "use_thread is False; the calls of a program always run beside its body: leave it out",
+            field="use_thread",
+        )
     if "max_new_tokens" in options:
         options.setdefault("max_tokens", options.pop("max_new_tokens"))
     given = sampling(options)

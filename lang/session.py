@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from ramet.lang.backends.base import Backend
 from ramet.lang.compiler.pieces import COMPILED, Compilation
+from ramet.lang.compiler.trace import refuse_while_tracing
 from ramet.lang.errors import ProgramError
 from ramet.lang.interpreter import Common, Execution
 from ramet.lang.loop_thread import bodies_loop, branches_loop, refuse_to_block_branches
@@ -34,6 +35,8 @@ class Invocation:
     backend: Backend
     defaults: Sampling
     compilation: Compilation = COMPILED
+    cache_salt: str = ""
+    """Prefixes are shared only between runs of the same salt."""
 
 
 class Session:
@@ -41,10 +44,17 @@ class Session:
 
     def __init__(self, invocation: Invocation, common: Common | None = None) -> None:
         """``common``: what it shares with other runs that are made together."""
+        refuse_while_tracing(invocation.name)
         self._invocation = invocation
         program_id = f"{invocation.name}-{secrets.token_hex(6)}"
         self._execution = Execution(
-            invocation.name, program_id, invocation.backend, branches_loop(), invocation.compilation, common
+            invocation.name,
+            program_id,
+            invocation.backend,
+            branches_loop(),
+            invocation.compilation,
+            common,
+            cache_salt=invocation.cache_salt,
         )
         self._outline = Outline(
             self._execution.root, Terms(invocation.backend.capabilities, invocation.defaults)

@@ -93,7 +93,8 @@ class ProgramState:
 
     def get_meta_info(self, name: str) -> Any:
         """What the backend said about the call that made the variable, once it has ended: a dict with
-        finish_reason, stop_reason, token_ids, logprobs, prompt_tokens, cached_tokens, completion_tokens, stats;
+        finish_reason, stop_reason, token_ids, logprobs, prompt_logprobs, prompt_tokens, cached_tokens,
+        completion_tokens, stats; with tools also tool_calls and rounds;
         for a select choices, index, scores and token_logprobs. A list of them where the variable is a list;
         None where no call made it.
         """
@@ -146,11 +147,11 @@ class ProgramState:
         Where one fails the others are cancelled, and who reads or joins them gets BranchError; with
         ``return_errors`` they go on, and ``join`` puts the error in the place of the branch that failed.
         """
-        return _fork(self._outline, size, return_errors=return_errors)
+        return _fork(self._outline, self._reader, size, return_errors=return_errors)
 
     def copy(self) -> "ProgramState":
         """One branch that goes on from here. As a context manager it is joined at the end."""
-        return _fork(self._outline, 1, return_errors=False, joins=True)[0]
+        return _fork(self._outline, self._reader, 1, return_errors=False, joins=True)[0]
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:
         """The variable's text as it is generated; without a name everything that is said.
@@ -342,7 +343,9 @@ def _for_each(expression: object, size: int, place: Place) -> list[Any]:
             return [as_node(expression)] * size
 
 
-def _fork(outline: Outline, size: int, *, return_errors: bool, joins: bool = False) -> ProgramStateGroup:
+def _fork(
+    outline: Outline, reader: Reader, size: int, *, return_errors: bool, joins: bool = False
+) -> ProgramStateGroup:
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise outline.place.error(
             ProgramStructureError, f"fork size is {size!r}; it must be a whole number of at least 0"
@@ -360,7 +363,8 @@ def _fork(outline: Outline, size: int, *, return_errors: bool, joins: bool = Fal
             group.__exit__(None, None, None)
 
     states = [
-        ProgramState(child, Reader(child), leave=leave if joins else None) for child in outline.spawn(branches)
+        ProgramState(child, reader.of(child), leave=leave if joins else None)
+        for child in outline.spawn(branches)
     ]
     group = ProgramStateGroup(outline, states, forked)
     return group

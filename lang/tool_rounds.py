@@ -95,7 +95,12 @@ def _finish(operation: Generate, answer: Answer) -> None:
     assert answer.last is not None
     splitter = None if operation.reasoning is None else ReasoningSplitter(operation.reasoning[0])
     logprobs = None if answer.logprobs is None else tuple(answer.logprobs)
-    whole = GenerateDelta(text=answer.text, token_ids=tuple(answer.token_ids), logprobs=logprobs)
+    whole = GenerateDelta(
+        text=answer.text,
+        reasoning=answer.reasoning,
+        token_ids=tuple(answer.token_ids),
+        logprobs=logprobs,
+    )
     stream_out(operation, splitter, whole)
     settle(operation, splitter, [answer])
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ramet.lang import user as user
     from ramet.lang import user_begin as user_begin
     from ramet.lang import user_end as user_end
+    from ramet.lang import video as video
     from ramet.runtime.engine import Engine as Engine
     from ramet.runtime.engine import EngineProcess as EngineProcess
     from ramet.runtime.protocol import ProgramTag as ProgramTag
@@ -91,6 +92,7 @@ _LANG = (
     "user",
     "user_begin",
     "user_end",
+    "video",
 )
 _HOME = {
     "Engine": "ramet.runtime.engine",

@@ -65,6 +65,8 @@ class GenerateDelta(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """Of the prompt, on one of the increments, where they were asked for; see TokenOutput."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     stats: RequestStats | None = None

@@ -271,6 +271,7 @@ class LocalPrompt:
             text=text,
             token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
             logprobs=None if params.logprobs is None else tuple(logprobs),
+            prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), None),
             tool_calls=tool_calls(calls, len(self._transcript.turns)),
         )
 
@@ -393,6 +394,7 @@ def _delta(increment: TokenIncrement) -> GenerateDelta:
         text=increment.text,
         token_ids=tuple(increment.token_ids),
         logprobs=None if increment.logprobs is None else tuple(increment.logprobs),
+        prompt_logprobs=None if increment.prompt_logprobs is None else tuple(increment.prompt_logprobs),
         finish_reason=increment.finish_reason,
         stop_reason=increment.stop_reason,
         stats=increment.stats,

@@ -8,6 +8,8 @@ the ":" taken back it is free to write "://". The answer's text begins behind wh
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -45,13 +47,11 @@ class TokenHealer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._lock = threading.Lock()
-        self._table: TokenTable | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether the vocabulary is sorted already; if not, the first call takes a moment."""
-        return self._table is not None
+        return _token_tables().is_made(self._tokenizer)
 
     def healing(self, token_ids: Sequence[int], healable: str, params: SamplingParams) -> Healing:
         """What the end of ``token_ids`` gives up, which spells ``healable`` (and maybe more in front).
@@ -69,7 +69,7 @@ class TokenHealer:
         return Healing(count, spelled.decode())
 
     def _longest(self, token_ids: Sequence[int], healable: bytes) -> tuple[int, bytes]:
-        table = self._sorted_tokens()
+        table = _token_tables().of(self._tokenizer)
         best, suffix, is_wanted = (0, b""), b"", False
         for count in range(1, len(token_ids)):
             token_id = token_ids[-count]
@@ -91,8 +91,26 @@ class TokenHealer:
         stops = [self._tokenizer.token_bytes(token_id) for token_id in params.stop_token_ids]
         return any(stop and (stop.startswith(spelled) or spelled.startswith(stop)) for stop in stops)
 
-    def _sorted_tokens(self) -> TokenTable:
+
+class TokenTables:
+    """The sorted vocabularies of the tokenizers that are alive: a program may be run many times on an engine,
+    each time through a backend of its own. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: WeakKeyDictionary[Tokenizer, TokenTable] = WeakKeyDictionary()
+
+    def is_made(self, tokenizer: Tokenizer) -> bool:
+        return tokenizer in self._tables
+
+    def of(self, tokenizer: Tokenizer) -> TokenTable:
         with self._lock:
-            if self._table is None:
-                self._table = TokenTable(self._tokenizer)
-            return self._table
+            table = self._tables.get(tokenizer)
+            if table is None:
+                table = self._tables[tokenizer] = TokenTable(tokenizer)
+            return table
+
+
+@cache
+def _token_tables() -> TokenTables:
+    return TokenTables()

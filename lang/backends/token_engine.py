@@ -42,6 +42,9 @@ class TokenIncrement(Protocol):
     def logprobs(self) -> list[TokenLogprobs] | None: ...
 
     @property
+    def prompt_logprobs(self) -> list[TokenLogprobs | None] | None: ...
+
+    @property
     def finish_reason(self) -> FinishReason | None: ...
 
     @property

@@ -97,8 +97,9 @@ async def compute_ahead(backend: Backend, prompt: Prompt) -> bool:
 class PrefixGate:
     """Where the programs of one batch meet before their first calls. On the branches' loop only."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, cache_salt: str = "") -> None:
         self._backend = backend
+        self._cache_salt = cache_salt
         self._first: tuple[Fixed, ...] | None = None
         self._shared: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +135,7 @@ class PrefixGate:
             self._open()
 
     async def _fill(self) -> None:
-        prompt = self._backend.prompt()
+        prompt = self._backend.prompt(cache_salt=self._cache_salt)
         say(prompt, self.prefix)
         await compute_ahead(self._backend, prompt)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ramet.runtime.engine.client import OutputSink
-from ramet.runtime.protocol import RametError, TextOutput
+from ramet.runtime.protocol import InvalidRequestError, RametError, TextOutput
 
 
 class SinkTable:
@@ -107,10 +107,13 @@ class ThreadSink:
 
 
 class AsyncSink:
-    """An OutputSink that a coroutine waits on. Made inside the event loop that will wait."""
+    """An OutputSink that a coroutine waits on. Made inside the event loop that will wait.
+
+    Raises InvalidRequestError where none runs.
+    """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = _running_loop()
         self._queue: asyncio.Queue[Delivery] = asyncio.Queue()
         self._closed = False
 
@@ -134,3 +137,13 @@ class AsyncSink:
         except RuntimeError:
             return False
         return True
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidRequestError(
+            "no event loop runs here; call astream() and the other async methods inside a coroutine, or use "
+            "stream() and generate()"
+        ) from None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ramet.lang import (
+    UnsupportedError,
     assistant,
     gen,
     gen_int,
@@ -18,6 +19,7 @@ from ramet.lang import (
     token_length_normalized,
     total_likelihood,
     unconditional_likelihood_normalized,
+    video,
 )
 from ramet.lang.ir import Gen, Image, RoleBegin, RoleEnd, Select, Text, leaves
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex, SamplingParams, StructuralTag
@@ -186,3 +188,10 @@ def test_images(tmp_path: Path, content: bytes, kind: str) -> None:
     assert image(path) == image(str(path)) == image(content)
     assert image(content).url.startswith(f"data:image/{kind};base64,")
     assert image("https://x.org/a.png") == Image("https://x.org/a.png")
+
+
+def test_what_no_backend_has_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match=r"video 'a\.mp4': no backend takes videos; say 8 frames"):
+        video("a.mp4", 8)
+    with pytest.raises(UnsupportedError, match="lora is 'sql', and no backend applies LoRA adapters"):
+        gen("x", lora="sql")

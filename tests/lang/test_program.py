@@ -23,6 +23,7 @@ from ramet.lang import (
     system,
     user,
 )
+from ramet.lang.backends.base import Prompt
 from ramet.lang.backends.scripted import Reply, ScriptedBackend
 from ramet.runtime.protocol import InvalidRequestError, SamplingParams
 
@@ -495,3 +496,35 @@ def test_waiting_for_a_program_in_a_backends_callback_is_refused() -> None:
     backend = ScriptedBackend(lambda prompt: str(inner.run(backend=ScriptedBackend())["a"]))
     with pytest.raises(ProgramStructureError, match="a backend's callback waits for a program"):
         inner.run(backend=backend)
+
+
+def test_words_of_sglang_that_mean_nothing_here_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="num_api_spec_tokens is 64"):
+        function(num_api_spec_tokens=64)
+    assert isinstance(function(num_api_spec_tokens=None)(question.__wrapped__), Program)  # type: ignore[attr-defined]
+    assert question.run("ice", use_thread=True, backend=ScriptedBackend())["answer"] == "ok"
+    with pytest.raises(InvalidRequestError, match="use_thread is False"):
+        question.run("ice", use_thread=False, backend=ScriptedBackend())
+
+
+class SaltedBackend(ScriptedBackend):
+    """Remembers with which salts prompts were begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.salts: list[str] = []
+
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        self.salts.append(cache_salt)
+        return super().prompt(cache_salt=cache_salt)
+
+
+def test_a_run_has_a_cache_salt() -> None:
+    backend = SaltedBackend()
+    question.run("ice", backend=backend)
+    question.run("ice", backend=backend, cache_salt="ada")
+    question.run_batch([{"topic": "ice"}, {"topic": "fire", "cache_salt": "eve"}], backend=backend)
+    assert backend.salts[:2] == ["", "ada"]
+    assert sorted(backend.salts[2:]) == ["", "eve"]
+    with pytest.raises(InvalidRequestError, match="cache_salt is 3"):
+        question.run("ice", backend=backend, cache_salt=3)

@@ -90,7 +90,8 @@ def test_parameters_count_what_is_spelled_again() -> None:
 
 
 def test_the_vocabulary_is_sorted_when_first_needed() -> None:
-    healer = TokenHealer(TOKENIZER)
+    tokenizer = small_tokenizer()
+    healer = TokenHealer(tokenizer)
     assert healer.healing([1, 2], "", FREE) == NOTHING
     assert not healer.is_ready
     healer.healing([1, 2], "a", FREE)
