@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ramet.runtime.engine.messages import ErrorRecord, revive_ramet_error
 from ramet.runtime.engine.results import Completion, Increment, Output
 from ramet.runtime.engine.sinks import Delivery, Failure
 from ramet.runtime.protocol import (
@@ -19,6 +20,7 @@ from ramet.runtime.protocol import (
     RequestStats,
     TextOutput,
     TokenLogprobs,
+    UnsupportedConstraintError,
 )
 
 
@@ -236,6 +238,9 @@ def failure_of(output: TextOutput) -> RametError | None:
     """The error that the end of a request stands for."""
     match output.finish_reason:
         case FinishReason.ERROR:
+            if output.error_kind is not None:
+                field = "grammar" if output.error_kind == UnsupportedConstraintError.__name__ else None
+                return revive_ramet_error(ErrorRecord(output.error_kind, output.error or "", field))
             return RequestFailedError(output.error or "the request failed")
         case FinishReason.ABORT:
             return RequestAbortedError(output.error or "the request was aborted before it finished")

@@ -43,6 +43,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the start, and the state of this moment."""
 
     waiting_requests: int = 0
+    compiling_requests: int = 0
+    """They wait for their grammar."""
     running_requests: int = 0
     finished_requests: int = 0
     """All that ended, whatever their finish reason."""
@@ -62,6 +64,20 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     cached_pages: int = 0
     """Held by the radix cache alone: evicted when pages are needed."""
     page_size: int = 1
+    draft_tokens: int = 0
+    """Tokens that a grammar forced, or that were guessed, and computed before they were certain."""
+    accepted_draft_tokens: int = 0
+    late_masks: int = 0
+    """Rows of a step that were lost because a grammar's mask was not there in time."""
+    grammar_hits: int = 0
+    """Grammars that were compiled, refused or being compiled already when they were asked for."""
+    grammar_misses: int = 0
+    refused_grammars: int = 0
+    """Of the misses."""
+    grammar_seconds: float = 0.0
+    """Spent compiling, off the engine's thread."""
+    grammar_bytes: int = 0
+    """Held by the caches of compiled grammars and of refusals."""
 
     @property
     def hit_rate(self) -> float:

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,19 +11,28 @@ import msgspec
 
 from ramet.runtime.engine.client import EngineInfo, EngineStats
 from ramet.runtime.engine.output import OutputProcessor
-from ramet.runtime.grammar import GrammarBackend
+from ramet.runtime.grammar.compiler import Compilation, GrammarCompiler
 from ramet.runtime.protocol import (
     FinishReason,
     GenerateInput,
     InvalidRequestError,
+    RametError,
+    RequestFailedError,
     RequestStats,
     TextOutput,
     TokenOutput,
+    UnsupportedConstraintError,
 )
 from ramet.runtime.scheduler import Executor, Request, ScheduledBatch, Scheduler
 from ramet.runtime.tokenizer import Tokenizer, TokenizerSpec
 
 logger = logging.getLogger(__name__)
+
+WAIT_SECONDS = 0.005
+"""How long a step with nothing to compute waits for a grammar or a mask; a submission may wait as long."""
+MASK_DEADLINE = 5.0
+MASK_QUEUE_FACTOR = 6.0
+"""How many times the mask deadline a request waits for others' masks before its own is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +55,37 @@ class EngineCore:
         scheduler: Scheduler,
         executor: Executor,
         tokenizer: Tokenizer,
-        grammar: GrammarBackend,
+        grammar: GrammarCompiler,
         *,
         seed: int | None = None,
+        wakeup: threading.Event | None = None,
+        mask_deadline: float = MASK_DEADLINE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``seed``: where the seeds of requests without one come from; None: from the system's randomness.
-        ``clock``: the scheduler's."""
+        ``wakeup``: set by whoever has compiled a grammar or filled a mask; None: nobody does, and a step that
+        has nothing else to do waits a moment instead. ``mask_deadline``: seconds within which a mask has to be
+        there. ``clock``: the scheduler's."""
         self._scheduler = scheduler
         self._executor = executor
         self._tokenizer = tokenizer
         self._grammar = grammar
         self._clock = clock
         self._seeds = random.SystemRandom() if seed is None else random.Random(seed)
+        self._wakeup = threading.Event() if wakeup is None else wakeup
+        self._mask_deadline = mask_deadline
         self._live: dict[str, _Live] = {}
+        self._compilations: dict[str, Compilation] = {}
+        """Of the requests that wait for their grammar."""
         self._num_aborted = 0
         self._num_failed = 0
 
     def add(self, source: GenerateInput) -> None:
-        """Take in a request; it waits.
+        """Take in a request; it waits, for its grammar first if that is not compiled yet.
 
         Raises:
-            InvalidRequestError: it is wrong, too long, or its grammar or stop_regex cannot be honoured. Nothing
-            is kept.
+            InvalidRequestError: it is wrong, too long, or its grammar or stop_regex is known not to be such as
+            can be honoured. Nothing is kept. A grammar that turns out so later ends the request with ERROR.
         """
         params = source.params
         if params.n != 1:
@@ -76,12 +94,16 @@ class EngineCore:
                 field="n",
             )
         processor = OutputProcessor(self._tokenizer, params)
-        matcher = None if params.grammar is None else self._grammar.compile(params.grammar).matcher()
+        compilation = None if params.grammar is None else self._grammar.submit(params.grammar)
+        is_compiled = compilation is not None and self._grammar.poll(compilation)
+        matcher = compilation.result().matcher() if compilation is not None and is_compiled else None
         request = Request.from_input(
             source, arrival=self._clock(), matcher=matcher, seed=self._seeds.getrandbits(64)
         )
-        self._scheduler.add(request)
+        self._scheduler.add(request, compiling=compilation is not None and not is_compiled)
         self._live[source.request_id] = _Live(request, processor)
+        if compilation is not None and not is_compiled:
+            self._compilations[source.request_id] = compilation
 
     def abort(self, request_id: str) -> list[TextOutput]:
         """End a request now; everything it held is free when this returns. Unknown and finished ids are
@@ -91,10 +113,20 @@ class EngineCore:
         return [] if output is None else [self._process(output)]
 
     def step(self) -> list[TextOutput]:
-        """Compute one step. What it gave each request; a request of a step that failed ends with ERROR."""
+        """Compute one step. What it gave each request; a request of a step that failed ends with ERROR.
+
+        Where every request waits for its grammar or its mask, waits a few milliseconds for one of them.
+        """
+        self._wakeup.clear()
+        outputs = [*self._take_grammars(), *self._end_overdue()]
         batch = self._scheduler.schedule()
-        if batch is None:
-            return []
+        if batch is not None:
+            outputs += self._compute(batch)
+        elif not outputs and self._scheduler.has_work:
+            self._wakeup.wait(WAIT_SECONDS)
+        return outputs
+
+    def _compute(self, batch: ScheduledBatch) -> list[TextOutput]:
         try:
             results = self._executor.run(batch)
         except Exception as error:
@@ -111,9 +143,11 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         counts = self._scheduler.stats()
+        grammars = self._grammar.stats()
         config = self._scheduler.config
         return EngineStats(
             waiting_requests=counts.num_waiting,
+            compiling_requests=counts.num_compiling,
             running_requests=counts.num_running,
             finished_requests=counts.num_finished,
             aborted_requests=self._num_aborted,
@@ -128,6 +162,14 @@ class EngineCore:
             free_pages=counts.num_free_pages,
             cached_pages=counts.cache.num_cached_pages - counts.cache.num_locked_pages,
             page_size=config.page_size,
+            draft_tokens=counts.num_draft_tokens,
+            accepted_draft_tokens=counts.num_accepted_draft_tokens,
+            late_masks=counts.num_late_masks,
+            grammar_hits=grammars.num_hits,
+            grammar_misses=grammars.num_misses,
+            refused_grammars=grammars.num_refused,
+            grammar_seconds=grammars.seconds,
+            grammar_bytes=grammars.cached_bytes,
         )
 
     def flush_cache(self) -> int:
@@ -140,7 +182,51 @@ class EngineCore:
         counts = self._scheduler.stats()
         missing = [key for key in self._live if self._scheduler.get(key) is None]
         assert not missing, f"requests that ended are still live: {missing[:5]}"
-        assert len(self._live) == counts.num_waiting + counts.num_running, "a request has no text side"
+        num_alive = counts.num_waiting + counts.num_compiling + counts.num_running
+        assert len(self._live) == num_alive, "a request has no text side"
+        assert len(self._compilations) == counts.num_compiling, "a request waits for no grammar"
+
+    def close(self) -> None:
+        """Nothing more will be asked: grammars that are being compiled are given up. Does not wait."""
+        self._grammar.close()
+
+    def _take_grammars(self) -> list[TextOutput]:
+        """Grammars that are compiled now let their requests wait to run; the others' requests end."""
+        outputs: list[TextOutput] = []
+        for request_id, compilation in list(self._compilations.items()):
+            if not self._grammar.poll(compilation):
+                continue
+            del self._compilations[request_id]
+            try:
+                matcher = compilation.result().matcher()
+            except RametError as error:
+                outputs.append(self._process(self._scheduler.fail(request_id, error)))
+            else:
+                self._scheduler.supply(request_id, matcher)
+        return outputs
+
+    def _end_overdue(self) -> list[TextOutput]:
+        """Requests whose mask does not come end by name; a grammar at fault is refused from now on."""
+        outputs: list[TextOutput] = []
+        for request in self._scheduler.held():
+            guide, spec = request.guide, request.params.grammar
+            if guide is None or spec is None:
+                continue
+            if guide.seconds_overdue() > self._mask_deadline:
+                error: RametError = UnsupportedConstraintError(
+                    f"the grammar's mask was not there after {self._mask_deadline:g} s, at output token "
+                    f"{request.num_output_tokens}; make the grammar simpler",
+                    field="grammar",
+                )
+                self._grammar.condemn(spec, str(error))
+            elif guide.seconds_waiting() > MASK_QUEUE_FACTOR * self._mask_deadline:
+                error = RequestFailedError(
+                    "the grammar's mask is not there: other requests' masks take too long"
+                )
+            else:
+                continue
+            outputs.append(self._process(self._scheduler.fail(request.request_id, error)))
+        return outputs
 
     def _fail(self, batch: ScheduledBatch, error: Exception) -> list[TextOutput]:
         logger.error("step %d failed; its %d requests end", batch.step_id, len(batch.rows), exc_info=error)
@@ -156,6 +242,7 @@ class EngineCore:
         if result.finish_reason is None:
             return result
         del self._live[result.request_id]
+        self._compilations.pop(result.request_id, None)
         self._num_aborted += result.finish_reason is FinishReason.ABORT
         self._num_failed += result.finish_reason is FinishReason.ERROR
         return msgspec.structs.replace(result, stats=_stats(live))

@@ -52,6 +52,8 @@ class Core(Protocol):
 
     def check_integrity(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Submit:
@@ -162,6 +164,7 @@ class EngineLoop:
             logger.exception("the engine failed")
             death = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
             death.__cause__ = cause
+        core.close()
         with self._lock:
             self._death = death
         desk.end(death, [*taken, *self._take_all()])

@@ -57,6 +57,7 @@ class OutputProcessor:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             error=output.error,
+            error_kind=output.error_kind,
         )
         return Processed(result, finish_reason is not None and output.finish_reason is None)
 

@@ -1,5 +1,6 @@
 """ModelRunner: one device's executor. Batch in, tokens out."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -15,7 +16,7 @@ from ramet.runtime.executor.sampler import NOT_FINITE, Sampler, not_finite_rows
 from ramet.runtime.forward import ForwardBatch
 from ramet.runtime.models.model import Model
 from ramet.runtime.protocol import SamplingParams, TokenLogprobs
-from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
+from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch, with_mask
 
 # Logits made at a time, elements: 128 MiB, 682 positions of 49,152 tokens or 128 of 262,144.
 MAX_LOGIT_ELEMENTS = 1 << 25
@@ -32,6 +33,8 @@ class RunnerConfig:
     page_size: int
     max_logit_elements: int = MAX_LOGIT_ELEMENTS
     """Logits (positions x vocabulary) that are in memory at a time."""
+    mask_patience: float = 0.01
+    """Seconds that a step waits for masks once the model has run; rows without them then sit out."""
 
 
 @runtime_checkable
@@ -85,7 +88,7 @@ class ModelRunner:
 
         Raises what the model raises, which fails the whole batch. Errors of single rows are in their results.
         """
-        rows = batch.rows
+        rows: Sequence[BatchRow] = batch.rows
         if not rows:
             return []
         for row in rows:
@@ -94,7 +97,12 @@ class ModelRunner:
         with torch.inference_mode():
             built = self._builder.build(rows)
             logits = self._forward(built)
+            # The model has run, or is running on its device: by now the masks are there, as a rule.
+            rows, instead = self._with_masks(rows)
             results = self._sampled(rows, built, logits)
+            for index, result in instead.items():
+                if results[index].error is None:
+                    results[index] = result
             return self._with_prompt_logprobs(rows, built, logits, results)
 
     def warmup(self, num_pages: int = 4) -> None:
@@ -142,6 +150,18 @@ class ModelRunner:
         return lambda first, end: model.forward(
             replace(forward, logit_indices=forward.logit_indices[first:end])
         )
+
+    def _with_masks(self, rows: Sequence[BatchRow]) -> tuple[Sequence[BatchRow], dict[int, RowResult]]:
+        """The rows with their masks, and by index the results of those that are without."""
+        deadline = time.monotonic() + self._config.mask_patience
+        masked: list[BatchRow] = []
+        instead: dict[int, RowResult] = {}
+        for index, row in enumerate(rows):
+            row, result = with_mask(row, max(0.0, deadline - time.monotonic()))
+            masked.append(row)
+            if result is not None:
+                instead[index] = result
+        return masked, instead
 
     def _sampled(self, rows: Sequence[BatchRow], built: BuiltBatch, logits: _Logits) -> list[RowResult]:
         results = [RowResult([])] * len(rows)

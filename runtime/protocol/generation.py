@@ -85,6 +85,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_id: int | None = None
     """The token that ended the request, where one did."""
     error: str | None = None
+    error_kind: str | None = None
+    """Name of the error's type, where it is not RequestFailedError."""
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens whose KV came from the radix cache, on admission or between two chunks of the first run."""
@@ -98,14 +100,28 @@ class RequestStats(msgspec.Struct, frozen=True, kw_only=True):
     num_output_tokens: int = 0
     num_steps: int = 0
     """Forward passes that this request took part in."""
+    num_sampling_steps: int = 0
+    """Those of them in which tokens were sampled: one token each, and one more for each draft accepted."""
+    num_draft_tokens: int = 0
+    """Tokens that the grammar forced, or that were guessed, and verified together."""
+    num_accepted_draft_tokens: int = 0
+    num_late_masks: int = 0
+    """Steps that were lost because the grammar's mask was not there in time."""
     num_preemptions: int = 0
     num_overtaken: int = 0
     """How often a younger request was admitted before this one."""
     queue_time: float = 0.0
+    grammar_time: float = 0.0
+    """Of the queue_time: until the grammar was compiled."""
     ttft: float | None = None
     """Arrival to first token."""
     e2e: float | None = None
     """Arrival to finish."""
+
+    @property
+    def forwards_per_token(self) -> float | None:
+        """Forward passes that sampled, per output token: 1.0 without drafts. None: there was no output."""
+        return self.num_sampling_steps / self.num_output_tokens if self.num_output_tokens else None
 
 
 class TextOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,5 +139,7 @@ class TextOutput(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: int | str | None = None
     """The stop token id, or the stop string or regex, that ended the output."""
     error: str | None = None
+    error_kind: str | None = None
+    """Name of the error's type, where it is not RequestFailedError."""
     stats: RequestStats | None = None
     """Sent with the last increment."""

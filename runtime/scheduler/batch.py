@@ -4,13 +4,14 @@ A batch lives from one ``Scheduler.schedule()`` to the ``Scheduler.update()`` th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ramet.runtime.protocol import SamplingParams, TokenLogprobs
+from ramet.runtime.grammar.guide import RowMask
+from ramet.runtime.protocol import RametError, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class BatchRow:
     """Tokens that may not be sampled in this step (the stop tokens before min_tokens)."""
     mask: npt.NDArray[np.int32] | None = None
     """[1 + num_drafts, ceil(vocab_size / 32)] grammar bitmask, 1 = allowed; None: unconstrained."""
+    pending_mask: RowMask | None = None
+    """The same while threads are still at it; ``with_mask`` puts it in its place."""
 
     @property
     def sampled_positions(self) -> int:
@@ -81,6 +84,8 @@ class RowResult:
     prompt_logprobs_start <= p < num_prompt_tokens (and p >= 1), in order, predicted from position p-1."""
     error: str | None = None
     """This row alone failed (no token allowed, logits not finite); token_ids is empty."""
+    is_late: bool = False
+    """The row's masks were not there in time: nothing was sampled, and its last known token comes again."""
 
 
 class Executor(Protocol):
@@ -89,3 +94,18 @@ class Executor(Protocol):
     def run(self, batch: ScheduledBatch) -> list[RowResult]:
         """One result per row, in the rows' order. An exception fails every request of the batch."""
         ...
+
+
+def with_mask(row: BatchRow, seconds: float) -> tuple[BatchRow, RowResult | None]:
+    """The row as it is to be sampled, once the model has run; and its result where that is no sampling's:
+    its masks are not there within ``seconds``, or the grammar failed."""
+    pending = row.pending_mask
+    if pending is None:
+        return row, None
+    row = replace(row, pending_mask=None)
+    if not pending.wait(seconds):
+        return row, RowResult([], is_late=True)
+    try:
+        return replace(row, mask=pending.rows()), None
+    except RametError as error:
+        return row, RowResult([], error=f"the grammar failed: {error}")

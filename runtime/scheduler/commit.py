@@ -34,7 +34,7 @@ def commit_tokens(request: Request, token_ids: Sequence[int]) -> Commit:
                 return commit
             if matcher.is_unconstrained():
                 # Steps without a mask from now on.
-                matcher = request.matcher = None
+                matcher = request.matcher = request.guide = None
         may_stop = len(history) - request.num_prompt_tokens >= params.min_tokens
         history.append(token_id)
         commit.token_ids.append(token_id)
@@ -47,6 +47,8 @@ def commit_tokens(request: Request, token_ids: Sequence[int]) -> Commit:
             commit.finish_reason = FinishReason.LENGTH
         if commit.finish_reason is not None:
             return commit
+    if commit.token_ids and request.guide is not None:
+        request.guide.advance()
     return commit
 
 
@@ -83,7 +85,7 @@ def check_results(batch: ScheduledBatch, results: Sequence[RowResult]) -> None:
         if result.error is not None:
             continue
         num_tokens = len(result.token_ids)
-        low = 1 if row.samples else 0
+        low = 1 if row.samples and not result.is_late else 0
         if not low <= num_tokens <= row.sampled_positions:
             raise ValueError(
                 f"the executor returned {num_tokens} tokens for request {row.request_id!r}, which has "

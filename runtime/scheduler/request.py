@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from ramet.runtime.cache import RadixNode
 from ramet.runtime.grammar.backend import GrammarMatcher
+from ramet.runtime.grammar.guide import Guide
 from ramet.runtime.protocol import (
     FinishReason,
     GenerateInput,
@@ -20,9 +21,11 @@ NO_TAG = ProgramTag()
 
 
 class RequestStatus(StrEnum):
-    """WAITING -> RUNNING -> FINISHED, with RUNNING -> PREEMPTED -> RUNNING any number of times; a request may
-    also go from WAITING or PREEMPTED to FINISHED (aborted)."""
+    """(GRAMMAR ->) WAITING -> RUNNING -> FINISHED, with RUNNING -> PREEMPTED -> RUNNING any number of times; a
+    request may also go from GRAMMAR, WAITING or PREEMPTED to FINISHED (aborted, or its grammar was refused)."""
 
+    GRAMMAR = "grammar"
+    """Its grammar is being compiled."""
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
@@ -55,6 +58,8 @@ class Request:
     cache_salt: str = ""
     tag: ProgramTag = NO_TAG
     matcher: GrammarMatcher | None = None
+    guide: Guide | None = None
+    """Around the matcher, and there exactly while that is, from when the request waits to be admitted."""
 
     # Set once, by Scheduler.add.
     sequence: int = 0
@@ -85,12 +90,18 @@ class Request:
     """Gathered chunk by chunk, one for each prompt position; None once sent, and where not asked for."""
     next_prompt_logprob: int = 0
     """First prompt position whose log probability is still to come; num_prompt_tokens where none is."""
-    failure: str | None = None
-    """Its grammar failed while a step was made up: the request ends with that step."""
+    num_forced_drafts: int = 0
+    """Of the step that is being computed: how many of its drafts the grammar forces."""
 
     num_cached_tokens: int = 0
     """Prompt tokens found in the radix cache when the request first ran."""
     num_steps: int = 0
+    num_sampling_steps: int = 0
+    num_drafts: int = 0
+    num_accepted_drafts: int = 0
+    num_late_masks: int = 0
+    grammar_time: float = 0.0
+    """Seconds that it waited for its grammar."""
     num_preemptions: int = 0
     num_overtaken: int = 0
     admission_time: float | None = None
@@ -138,6 +149,11 @@ class Request:
         return self.num_computed_tokens == known - 1 and known > self.num_prompt_tokens
 
     @property
+    def is_held(self) -> bool:
+        """It sits out, until its masks are there."""
+        return self.guide is not None and self.guide.is_late
+
+    @property
     def max_cached_tokens(self) -> int:
         """How much of the history may come from the cache: the last token must be computed, to sample from
         it, and so must the token before each prompt position whose log probability is still to come."""
@@ -152,6 +168,11 @@ class Request:
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self.num_output_tokens,
             num_steps=self.num_steps,
+            num_sampling_steps=self.num_sampling_steps,
+            num_draft_tokens=self.num_drafts,
+            num_accepted_draft_tokens=self.num_accepted_drafts,
+            num_late_masks=self.num_late_masks,
+            grammar_time=self.grammar_time,
             num_preemptions=self.num_preemptions,
             num_overtaken=self.num_overtaken,
             queue_time=_since(self.arrival, self.admission_time or self.finish_time) or 0.0,

@@ -1,10 +1,14 @@
 """RowBuilder: one request's part of a step, as the executor reads it."""
 
-from ramet.runtime.protocol import RametError
+from ramet.runtime.grammar.guide import RowMask
 from ramet.runtime.scheduler.batch import BatchRow
-from ramet.runtime.scheduler.drafting import DraftProposer, Mask, constrain, empty_mask, usable_drafts
+from ramet.runtime.scheduler.drafting import DraftProposer, usable_drafts
 from ramet.runtime.scheduler.kv_pages import KVPages
 from ramet.runtime.scheduler.request import Request
+
+FORCED_SECONDS = 0.001
+"""How long a step waits for what a request's grammar forces next; a few tens of microseconds are the rule, and
+it was begun when the last token was committed."""
 
 
 class RowBuilder:
@@ -23,12 +27,13 @@ class RowBuilder:
         end = start + num_tokens
         samples = end == len(history)
         drafts: list[int] = []
-        mask: Mask | None = None
+        request.num_forced_drafts = 0
+        pending_mask: RowMask | None = None
         if samples:
-            if draft_limit > 0 and self._proposer is not None:
-                drafts = self._drafts(request, self._proposer, draft_limit, page_reserve)
-            if request.matcher is not None:
-                drafts, mask = self._constrain(request, drafts)
+            if draft_limit > 0:
+                drafts = self._drafts(request, draft_limit, page_reserve)
+            if request.guide is not None:
+                pending_mask = request.guide.masks(drafts)
         is_banned = request.num_output_tokens < request.params.min_tokens
         first_new_page = request.num_sent_pages
         request.num_sent_pages = len(request.pages)
@@ -46,15 +51,16 @@ class RowBuilder:
             num_prompt_tokens=request.num_prompt_tokens,
             history=history,
             banned_token_ids=request.banned_token_ids if is_banned else (),
-            mask=mask,
+            pending_mask=pending_mask,
         )
 
-    def _drafts(self, request: Request, proposer: DraftProposer, limit: int, page_reserve: int) -> list[int]:
-        try:
-            proposed = proposer.propose(request)
-        except RametError:
-            # Its grammar failed at a guess; if it fails at the next token too, the mask says so.
+    def _drafts(self, request: Request, limit: int, page_reserve: int) -> list[int]:
+        forced = [] if request.guide is None else request.guide.forced(FORCED_SECONDS)
+        if forced is None:
             return []
+        proposed = forced
+        if self._proposer is not None and len(forced) < limit:
+            proposed = [*forced, *self._proposer.propose(request, forced)]
         drafts = usable_drafts(request, proposed, limit, self._vocab_size)
         num_known = len(request.history)
         if drafts:
@@ -62,13 +68,5 @@ class RowBuilder:
             drafts = drafts[: max(0, room)]
             has_pages = self._pages.grow(request, num_known + len(drafts))
             assert has_pages
+        request.num_forced_drafts = min(len(forced), len(drafts))
         return drafts
-
-    def _constrain(self, request: Request, drafts: list[int]) -> tuple[list[int], Mask]:
-        assert request.matcher is not None
-        try:
-            return constrain(request.matcher, drafts, self._vocab_size)
-        except RametError as error:
-            # The row runs, as later rows may read what it writes; it ends when the step is over.
-            request.failure = f"the grammar failed: {error}"
-            return [], empty_mask(1, self._vocab_size)

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ramet.runtime.cache import CacheStats, PageAccountingError, PageAllocator, RadixCache
-from ramet.runtime.protocol import FinishReason, InvalidRequestError, Prefix, TokenOutput
+from ramet.runtime.grammar.backend import GrammarMatcher
+from ramet.runtime.grammar.guide import Guide, MaskWork
+from ramet.runtime.grammar.service import JobThreads
+from ramet.runtime.protocol import FinishReason, InvalidRequestError, Prefix, RametError, TokenOutput
 from ramet.runtime.scheduler.admission import check_request
 from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
 from ramet.runtime.scheduler.commit import check_results, commit_tokens, gather_prompt_logprobs
@@ -24,6 +27,8 @@ class SchedulerStats:
     """Sizes as they are now, and counts since the scheduler was made."""
 
     num_waiting: int
+    num_compiling: int
+    """Requests that wait for their grammar."""
     num_running: int
     num_free_pages: int
     num_steps: int
@@ -36,6 +41,7 @@ class SchedulerStats:
     num_output_tokens: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
+    num_late_masks: int
     num_preemptions: int
     num_finished: int
     cache: CacheStats
@@ -50,6 +56,7 @@ class _Counts:
         "computed",
         "drafts",
         "finished",
+        "late",
         "outputs",
         "preemptions",
         "prompt",
@@ -58,7 +65,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self.steps = self.computed = self.prompt = self.cached = self.outputs = 0
-        self.drafts = self.accepted = self.preemptions = self.finished = 0
+        self.drafts = self.accepted = self.preemptions = self.finished = self.late = 0
 
 
 class _Step:
@@ -77,8 +84,8 @@ class Scheduler:
 
     Invariants: ``schedule`` and ``update`` (or ``fail_batch``) alternate, and every other call comes between
     an ``update`` and the next ``schedule``; each request ends in exactly one TokenOutput with a finish_reason
-    (or in ``finish``, whose caller knows); the oldest running request of the highest priority is in every
-    step; a running request that was alone could always go on to its end.
+    (or in ``finish``, whose caller knows); the oldest running request of the highest priority that is not held
+    (see ``Request.is_held``) is in every step; a running request that was alone could always go on to its end.
 
     New whole pages of a prompt enter the radix tree when their chunk is scheduled, not when it was computed: a
     later row of the same step may read them, because a step writes a layer's KV for all rows before any row
@@ -95,9 +102,11 @@ class Scheduler:
         policy: OrderingPolicy | None = None,
         stop_token_ids: Iterable[int] = (),
         proposer: DraftProposer | None = None,
+        mask_work: MaskWork | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``cache``: None makes one with LRU eviction. ``stop_token_ids``: the model's end-of-turn tokens."""
+        """``cache``: None makes one with LRU eviction. ``stop_token_ids``: the model's end-of-turn tokens.
+        ``mask_work``: who fills grammars' masks; None: this thread does."""
         if cache is None:
             cache = RadixCache(PageAllocator(config.num_pages, config.page_size))
         allocator = cache.allocator
@@ -112,8 +121,11 @@ class Scheduler:
         self._model_stop_ids = frozenset(stop_token_ids)
         self._clock = clock
         self._pages = KVPages(cache, share=config.enable_prefix_cache)
+        self._proposer = proposer
+        self._mask_work = MaskWork(JobThreads("mask", 0)) if mask_work is None else mask_work
         self._row_builder = RowBuilder(self._pages, config.vocab_size, proposer)
         self._requests: dict[str, Request] = {}
+        self._compiling: dict[str, Request] = {}
         self._waiting = WaitingQueue(config.max_overtakes)
         self._running: list[Request] = []
         """Higher priorities first, then by age: the last one is the first to be preempted."""
@@ -134,7 +146,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """A request is waiting or running; then ``schedule`` returns a batch."""
+        """A request has not ended; ``schedule`` returns a batch, unless each one waits for its grammar or for
+        its masks."""
         return bool(self._requests)
 
     def get(self, request_id: str) -> Request | None:
@@ -145,6 +158,7 @@ class Scheduler:
         counts = self._counts
         return SchedulerStats(
             num_waiting=len(self._waiting),
+            num_compiling=len(self._compiling),
             num_running=len(self._running),
             num_free_pages=self._cache.allocator.num_free,
             num_steps=counts.steps,
@@ -154,6 +168,7 @@ class Scheduler:
             num_output_tokens=counts.outputs,
             num_draft_tokens=counts.drafts,
             num_accepted_draft_tokens=counts.accepted,
+            num_late_masks=counts.late,
             num_preemptions=counts.preemptions,
             num_finished=counts.finished,
             cache=self._cache.stats,
@@ -161,8 +176,8 @@ class Scheduler:
 
     # -- Requests come and go --------------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
-        """Take in a request that has just been made; it waits.
+    def add(self, request: Request, *, compiling: bool = False) -> None:
+        """Take in a request that has just been made; it waits. ``compiling``: for ``supply`` first.
 
         Raises:
             InvalidRequestError: see ``check_request``; or its id is that of a request that has not ended.
@@ -179,15 +194,44 @@ class Scheduler:
         request.stop_token_ids = own_stops if request.params.ignore_eos else own_stops | model_stops
         # A grammar ends with the model's stop tokens, whether or not they stop a free text.
         grammar = request.params.grammar
-        is_free = request.matcher is None or (isinstance(grammar, Prefix) and grammar.inner is None)
+        is_constrained = compiling or request.matcher is not None
+        is_free = not is_constrained or (isinstance(grammar, Prefix) and grammar.inner is None)
         banned = request.stop_token_ids if is_free else own_stops | model_stops
         request.banned_token_ids = tuple(sorted(banned))
         request.sequence = self._num_arrivals
         self._num_arrivals += 1
-        if self._is_blocked:
-            self._is_blocked = not self._may_come_first(request)
         self._requests[request.request_id] = request
-        self._waiting.add(request)
+        if compiling:
+            request.status = RequestStatus.GRAMMAR
+            self._compiling[request.request_id] = request
+        else:
+            self._enqueue(request)
+
+    def supply(self, request_id: str, matcher: GrammarMatcher) -> None:
+        """The grammar that a request waited for is there: it waits to be admitted now, as the youngest.
+
+        Raises:
+            KeyError: no such request waits for its grammar.
+        """
+        request = self._compiling.pop(request_id)
+        request.matcher = matcher
+        request.grammar_time = self._clock() - request.arrival
+        request.status = RequestStatus.WAITING
+        self._enqueue(request)
+
+    def fail(self, request_id: str, error: RametError) -> TokenOutput:
+        """End a request with ERROR; everything it held is free when this returns.
+
+        Raises:
+            KeyError: there is no such request.
+        """
+        request = self._requests[request_id]
+        self._end(request, FinishReason.ERROR, keep=True)
+        return self._output(request, error=str(error), error_kind=type(error).__name__)
+
+    def held(self) -> list[Request]:
+        """The requests that sit out until their masks are there."""
+        return [request for request in self._running if request.is_held]
 
     def abort(self, request_id: str) -> TokenOutput | None:
         """End a request now; everything it held is free when this returns. None: there is no such request."""
@@ -212,6 +256,9 @@ class Scheduler:
         self._check_between_steps()
         if not self._requests:
             return None
+        for request in self.held():
+            assert request.guide is not None
+            request.guide.recheck()
         step = _Step(self._config.max_tokens_per_step)
         self._schedule_decodes(step)
         self._schedule_prefills(step)
@@ -240,14 +287,15 @@ class Scheduler:
             request = self._requests[row.request_id]
             request.num_steps += 1
             self._counts.computed += len(row.token_ids)
-            error = request.failure or result.error
-            if error is not None:
-                outputs.append(self._fail(request, error))
+            if result.error is not None:
+                outputs.append(self._fail(request, result.error))
                 continue
             self._pages.settle(request)
             gather_prompt_logprobs(request, row, result)
             request.num_computed_tokens = row.end - row.num_drafts
-            if row.samples:
+            if result.is_late:
+                self._hold(request)
+            elif row.samples:
                 outputs.append(self._commit(request, row, result, now))
         return outputs
 
@@ -273,7 +321,8 @@ class Scheduler:
         slots = sorted([request.slot for request in running] + self._free_slots)
         if slots != list(range(self._config.max_running_requests)):
             raise PageAccountingError("a slot was lost or given twice")
-        if {*running, *self._waiting} != set(self._requests.values()):
+        waiting = [*self._waiting, *self._compiling.values()]
+        if {*running, *waiting} != set(self._requests.values()):
             raise PageAccountingError("a request is neither waiting nor running")
         page_size = self._config.page_size
         for request in running:
@@ -283,7 +332,7 @@ class Scheduler:
                 raise PageAccountingError(f"request {request.request_id!r} lacks pages")
             if request.node is not None and request.node.end != request.num_tree_pages * page_size:
                 raise PageAccountingError(f"request {request.request_id!r} holds the wrong node")
-        for request in self._waiting:
+        for request in waiting:
             if request.pages or request.node is not None or request.slot != NO_SLOT:
                 raise PageAccountingError(f"request {request.request_id!r} waits and holds pages")
         self._cache.check_integrity(
@@ -295,7 +344,7 @@ class Scheduler:
 
     def _schedule_decodes(self, step: _Step) -> None:
         """One token for each decoding request, and drafts from what is left."""
-        decoding = [request for request in self._running if request.is_decoding]
+        decoding = [request for request in self._running if request.is_decoding and not request.is_held]
         draft_budget = step.budget - len(decoding)
         if self._waiting or len(decoding) < len(self._running):
             # Drafts are guesses; prompts that wait are not.
@@ -316,7 +365,7 @@ class Scheduler:
         for request in [request for request in self._running if not request.is_decoding]:
             if step.budget <= 0:
                 break
-            if request.status is RequestStatus.RUNNING:
+            if request.status is RequestStatus.RUNNING and not request.is_held:
                 self._take_from_others(request)
                 if self._make_room(request, request.num_computed_tokens + 1, step):
                     self._add_chunk(request, step)
@@ -413,8 +462,7 @@ class Scheduler:
         num_tokens = len(commit.token_ids)
         request.num_computed_tokens += max(0, num_tokens - 1)
         self._counts.outputs += num_tokens
-        self._counts.drafts += row.num_drafts
-        self._counts.accepted += len(result.token_ids) - 1
+        self._count_drafts(request, row.num_drafts, len(result.token_ids) - 1)
         prompt_logprobs = None
         if num_tokens:
             if request.first_token_time is None:
@@ -434,6 +482,38 @@ class Scheduler:
             num_cached_tokens=request.num_cached_tokens,
         )
 
+    def _count_drafts(self, request: Request, num_drafts: int, num_accepted: int) -> None:
+        self._counts.drafts += num_drafts
+        self._counts.accepted += num_accepted
+        request.num_sampling_steps += 1
+        request.num_drafts += num_drafts
+        request.num_accepted_drafts += num_accepted
+        num_proposed = num_drafts - request.num_forced_drafts
+        if self._proposer is not None and num_proposed:
+            self._proposer.observe(request, num_proposed, max(0, num_accepted - request.num_forced_drafts))
+
+    def _hold(self, request: Request) -> None:
+        """Its logits are there and its masks are not: its last known token is computed again once they are."""
+        assert request.guide is not None
+        request.guide.be_late()
+        request.num_late_masks += 1
+        self._counts.late += 1
+        request.num_computed_tokens = len(request.history) - 1
+        if request.node is None:
+            return
+        self._cache.mark_verified(request.node)
+        if request.num_computed_tokens < request.num_tree_pages * self._config.page_size:
+            # A page of the tree is never written again: the last one is computed into a page of its own.
+            self._pages.release(request, keep=True)
+            self._pages.attach(request)
+
+    def _enqueue(self, request: Request) -> None:
+        if request.matcher is not None:
+            request.guide = Guide(request.matcher, self._config.vocab_size, self._mask_work)
+        if self._is_blocked:
+            self._is_blocked = not self._may_come_first(request)
+        self._waiting.add(request)
+
     def _fail(self, request: Request, error: str) -> TokenOutput:
         """A row of its own failed: what its logits were computed from is suspect."""
         node = request.node
@@ -442,11 +522,12 @@ class Scheduler:
             self._cache.discard_unverified(node)
         return self._output(request, error=error)
 
-    def _output(self, request: Request, error: str | None = None) -> TokenOutput:
+    def _output(self, request: Request, error: str | None = None, error_kind: str | None = None) -> TokenOutput:
         return TokenOutput(
             request_id=request.request_id,
             finish_reason=request.finish_reason,
             error=error,
+            error_kind=error_kind,
             num_prompt_tokens=request.num_prompt_tokens,
             num_cached_tokens=request.num_cached_tokens,
         )
@@ -462,13 +543,18 @@ class Scheduler:
         self._check_between_steps()
         if request.status is RequestStatus.RUNNING:
             self._leave(request, keep=keep)
+        elif request.status is RequestStatus.GRAMMAR:
+            del self._compiling[request.request_id]
         else:
             self._waiting.remove(request)
+        if self._proposer is not None:
+            self._proposer.forget(request)
         self._is_blocked = False
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.finish_time = self._clock()
         request.hint = None
+        request.guide = None
         self._counts.finished += 1
         del self._requests[request.request_id]
 

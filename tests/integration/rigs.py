@@ -182,12 +182,20 @@ class Drafts:
         self._answers = answers
         self._vocab_size = vocab_size
 
-    def propose(self, request: Request) -> list[int]:
+    def propose(self, request: Request, ahead: Sequence[int]) -> list[int]:
+        if ahead:
+            return []
         answer = self._answers[request.request_id.partition("/")[0]].token_ids[request.num_output_tokens :]
         return [
             token_id if self._rng.random() < 0.8 else self._rng.randrange(self._vocab_size)
             for token_id in answer[: self._rng.randrange(7)]
         ]
+
+    def observe(self, request: Request, num_proposed: int, num_accepted: int) -> None:
+        assert 0 <= num_accepted <= num_proposed
+
+    def forget(self, request: Request) -> None:
+        pass
 
 
 class FaultyExecutor:

@@ -100,7 +100,7 @@ def test_answers_have_the_same_bits_in_a_pool_that_is_always_too_small() -> None
         for key, answer in answers.items():
             assert answer == alone[key.partition("/")[0]]
         num_preemptions += core.stats().preemptions
-    assert num_preemptions > 5
+    assert num_preemptions > 3
 
 
 def test_answers_have_the_same_bits_with_one_thread_and_with_two() -> None:

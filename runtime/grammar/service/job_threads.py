@@ -5,6 +5,7 @@ another takes its place, up to a bound.
 """
 
 import contextlib
+import itertools
 import logging
 import queue
 import threading
@@ -42,6 +43,9 @@ class Job(Generic[T]):
     def seconds_running(self) -> float:
         return 0.0 if self.started is None else time.monotonic() - self.started
 
+    def seconds_since_submitted(self) -> float:
+        return time.monotonic() - self.submitted
+
     def wait(self, seconds: float | None = None) -> bool:
         """Whether it is done within so long."""
         return self._done.wait(seconds)
@@ -68,6 +72,52 @@ class Job(Generic[T]):
             self._on_done()
 
 
+class _Crew:
+    """What the threads know: not JobThreads itself, so that they do not keep it alive."""
+
+    def __init__(self, wanted: int, max_stuck: int) -> None:
+        self.wanted = wanted
+        self.max_stuck = max_stuck
+        self.lock = threading.Lock()
+        self.jobs: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
+        self.num_threads = 0
+        """Threads that take jobs."""
+        self.num_stuck = 0
+        """Threads that are at a job that was given up."""
+        self.is_closed = False
+
+    def serve(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            job.run()
+            with self.lock:
+                if job.is_given_up and job.started is not None:
+                    self.num_stuck -= 1
+                    if not self.needs_thread:
+                        # Another has taken this one's place.
+                        return
+                    self.num_threads += 1
+            del job
+
+    @property
+    def needs_thread(self) -> bool:
+        """Under the lock: whether one more thread may take jobs."""
+        return (
+            not self.is_closed
+            and self.num_threads < self.wanted
+            and self.num_threads + self.num_stuck < self.wanted + self.max_stuck
+        )
+
+    def close(self) -> None:
+        with self.lock:
+            self.is_closed = True
+            with contextlib.suppress(queue.Empty):
+                while (waiting := self.jobs.get_nowait()) is not None:
+                    waiting.is_given_up = True
+            for _ in range(self.num_threads):
+                self.jobs.put(None)
+            self.num_threads = 0
+
+
 class JobThreads:
     """Daemon threads, started when there is work for them.
 
@@ -79,15 +129,14 @@ class JobThreads:
             raise ValueError(f"num_threads is {num_threads}; it must be at least 0")
         self._name = name
         self._num_threads = num_threads
-        self._max_stuck = max_stuck
-        self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
-        self._num_started = 0
-        self.num_stuck = 0
-        """Threads that were lost to jobs that were given up."""
-        self._closed = False
-        # Threads know the queue only, so that they do not keep this object alive.
-        self._finalizer = weakref.finalize(self, _end_threads, self._queue, num_threads + max_stuck)
+        self._crew = _Crew(num_threads, max_stuck)
+        self._numbers = itertools.count(1)
+        self._finalizer = weakref.finalize(self, self._crew.close)
+
+    @property
+    def num_stuck(self) -> int:
+        """Threads that are at a job that was given up."""
+        return self._crew.num_stuck
 
     def submit(self, work: Callable[[], T], on_done: Callable[[], None] | None = None) -> Job[T]:
         """``on_done`` is called when it is done, in the job's thread."""
@@ -95,52 +144,37 @@ class JobThreads:
         if self._num_threads == 0:
             job.run()
             return job
-        with self._lock:
-            if self._closed:
+        crew = self._crew
+        with crew.lock:
+            if crew.is_closed:
                 raise RuntimeError(f"the {self._name} threads were closed")
-            self._queue.put(job)  # type: ignore[arg-type]
-            if self._num_started < self._num_threads:
+            crew.jobs.put(job)  # type: ignore[arg-type]
+            if crew.needs_thread:
                 self._start()
         return job
 
     def give_up(self, job: Job[T]) -> None:
-        """Nobody waits for the job any more. If it runs, another thread takes the place of its own."""
-        with self._lock:
+        """The job is not counted on any more. If it runs, another thread takes the place of its own, which ends
+        if the job ever does; if it has not begun, it never will."""
+        crew = self._crew
+        with crew.lock:
             if job.is_given_up or job.is_done:
                 return
             job.is_given_up = True
             if job.started is None:
                 return
-            self.num_stuck += 1
-            logger.warning("a %s thread is stuck: %d so far", self._name, self.num_stuck)
-            if self.num_stuck <= self._max_stuck and not self._closed:
+            crew.num_stuck += 1
+            crew.num_threads -= 1
+            logger.warning("a %s thread is stuck: %d at the moment", self._name, crew.num_stuck)
+            if crew.needs_thread:
                 self._start()
 
     def close(self) -> None:
         """Threads end after what they are at; jobs that have not begun are not done. Does not wait."""
-        with self._lock:
-            self._closed = True
-            with contextlib.suppress(queue.Empty):
-                while (waiting := self._queue.get_nowait()) is not None:
-                    waiting.is_given_up = True
         self._finalizer()
 
     def _start(self) -> None:
-        self._num_started += 1
-        threading.Thread(
-            target=_serve, args=(self._queue,), name=f"ramet-{self._name}-{self._num_started}", daemon=True
-        ).start()
-
-
-def _serve(jobs: "queue.SimpleQueue[Job[object] | None]") -> None:
-    while (job := jobs.get()) is not None:
-        job.run()
-        if job.is_given_up and job.started is not None:
-            # Another thread has taken this one's place.
-            return
-        del job
-
-
-def _end_threads(jobs: "queue.SimpleQueue[Job[object] | None]", count: int) -> None:
-    for _ in range(count):
-        jobs.put(None)
+        """Under the crew's lock."""
+        self._crew.num_threads += 1
+        name = f"ramet-{self._name}-{next(self._numbers)}"
+        threading.Thread(target=self._crew.serve, name=name, daemon=True).start()

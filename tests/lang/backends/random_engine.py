@@ -16,6 +16,7 @@ from ramet.runtime.engine.loop import EngineLoop
 from ramet.runtime.grammar import ChoiceBackend, GrammarCompiler, PrefixBackend
 from ramet.runtime.protocol import Logprob, TokenLogprobs
 from ramet.runtime.scheduler import BatchRow, RowResult, ScheduledBatch, Scheduler, SchedulerConfig
+from ramet.runtime.scheduler.batch import with_mask
 from ramet.runtime.tokenizer import Tokenizer
 
 CONTEXT = 2000
@@ -55,6 +56,9 @@ class RandomExecutor:
         return [self._row(row) for row in batch.rows]
 
     def _row(self, row: BatchRow) -> RowResult:
+        row, instead = with_mask(row, 0.0)
+        if instead is not None:
+            return instead
         history = list(row.history)
         prompt_logprobs = None
         if row.params.prompt_logprobs is not None:

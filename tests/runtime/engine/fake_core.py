@@ -77,6 +77,9 @@ class CountingCore:
     def flush_cache(self) -> int:
         return 7
 
+    def close(self) -> None:
+        pass
+
     def check_integrity(self) -> None:
         self.num_checks += 1
         self.checked.set()

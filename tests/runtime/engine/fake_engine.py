@@ -7,7 +7,7 @@ import time
 import zlib
 
 from ramet.runtime.protocol import Logprob, TokenLogprobs
-from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
+from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch, with_mask
 from ramet.runtime.tokenizer.byte_tokenizer import EOS_ID
 
 VOCAB_SIZE = 258
@@ -40,6 +40,9 @@ class SpeakingExecutor:
         return [self._row(row, prompt) for row, prompt in zip(batch.rows, prompts, strict=True)]
 
     def _row(self, row: BatchRow, prompt: bytes) -> RowResult:
+        row, instead = with_mask(row, 0.0)
+        if instead is not None:
+            return instead
         prompt_logprobs = None
         if row.params.prompt_logprobs is not None:
             first = max(row.start + 1, row.params.prompt_logprobs_start, 1)

@@ -6,7 +6,7 @@ for it alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from ramet.runtime.protocol import (
     TokenLogprobs,
 )
 from ramet.runtime.scheduler import BatchRow, Request, RowResult, ScheduledBatch, SchedulerConfig
+from ramet.runtime.scheduler.batch import with_mask
 
 START = 0x9E3779B97F4A7C15
 
@@ -113,7 +114,14 @@ class FakeExecutor:
                     self.cells[slot] = _Cell("rubbish", 0)
             raise StepFailed("the device is on fire")
         states = [self._write(row, row_slots) for row, row_slots in zip(batch.rows, slots, strict=True)]
-        return [self._row(*each) for each in zip(batch.rows, slots, states, strict=True)]
+        return [self._result(*each) for each in zip(batch.rows, slots, states, strict=True)]
+
+    def _result(self, row: BatchRow, slots: list[int], states: list[int]) -> RowResult:
+        row, instead = with_mask(row, 0.0)
+        result = self._row(row, slots, states)
+        if instead is None or result.error is not None:
+            return result
+        return replace(instead, prompt_logprobs=result.prompt_logprobs)
 
     def _take_pages(self, row: BatchRow) -> list[int]:
         """The KV slot of each position up to the row's end."""
@@ -188,6 +196,9 @@ class FakeExecutor:
             state = states[known_end - 1 + index]
             mask = None if row.mask is None else row.mask[index]
             token_id = choose(state, self.vocab_size, row.banned_token_ids, mask)
+            if token_id is None and token_ids:
+                # The next step meets it.
+                break
             if token_id is None:
                 return RowResult([], error="no token is allowed here")
             token_ids.append(token_id)
@@ -307,7 +318,9 @@ class MixedProposer:
         self.vocab_size = vocab_size
         self.most = most
 
-    def propose(self, request: Request) -> Sequence[int]:
+    def propose(self, request: Request, ahead: Sequence[int]) -> Sequence[int]:
+        if ahead:
+            return []
         state = chain(request.history)[-1]
         num_right, num_drafts = state % (self.most + 1), (state >> 9) % (self.most + 1)
         matcher = None if request.matcher is None else request.matcher.fork()
@@ -316,7 +329,10 @@ class MixedProposer:
             mask = None
             if matcher is not None:
                 mask = np.zeros(-(-self.vocab_size // 32), dtype=np.int32)
-                matcher.fill_bitmask(mask)
+                try:
+                    matcher.fill_bitmask(mask)
+                except RequestFailedError:
+                    break
             token_id = choose(state, self.vocab_size, mask=mask)
             assert token_id is not None
             if index >= num_right:
@@ -326,6 +342,12 @@ class MixedProposer:
                 break
             state = mix(state, token_id)
         return drafts
+
+    def observe(self, request: Request, num_proposed: int, num_accepted: int) -> None:
+        assert 0 <= num_accepted <= num_proposed
+
+    def forget(self, request: Request) -> None:
+        assert request.finish_reason is None or request.pages == []
 
 
 def make_input(

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ramet.runtime.cache import PageAllocator, RadixCache
-from ramet.runtime.protocol import RequestFailedError
-from ramet.runtime.scheduler import Request
+from ramet.runtime.grammar.guide import Guide, MaskWork
+from ramet.runtime.grammar.service import JobThreads
+from ramet.runtime.scheduler import BatchRow, Request, RowResult
+from ramet.runtime.scheduler.batch import with_mask
 from ramet.runtime.scheduler.kv_pages import KVPages
 from ramet.runtime.scheduler.rows import RowBuilder
 from tests.runtime.scheduler.fakes import TurnMatcher, make_input
@@ -21,16 +24,17 @@ class FixedProposer:
 
     def __init__(self, drafts: Sequence[int]) -> None:
         self.drafts = drafts
+        self.ahead: list[list[int]] = []
 
-    def propose(self, request: Request) -> Sequence[int]:
+    def propose(self, request: Request, ahead: Sequence[int]) -> Sequence[int]:
+        self.ahead.append(list(ahead))
         return self.drafts
 
+    def observe(self, request: Request, num_proposed: int, num_accepted: int) -> None:
+        raise AssertionError("no step was computed")
 
-class BrokenProposer:
-    """Its grammar fails at a guess."""
-
-    def propose(self, request: Request) -> Sequence[int]:
-        raise RequestFailedError("out of fuel")
+    def forget(self, request: Request) -> None:
+        raise AssertionError("no request has ended")
 
 
 class Rows:
@@ -47,7 +51,8 @@ class Rows:
         **params: Any,
     ) -> None:
         self.pages = KVPages(RadixCache(PageAllocator(num_pages, PAGE_SIZE)), share=True)
-        self.builder = RowBuilder(self.pages, VOCAB_SIZE, FixedProposer(drafts))
+        self.proposer = FixedProposer(drafts)
+        self.builder = RowBuilder(self.pages, VOCAB_SIZE, self.proposer)
         source = make_input("a", [1, 2, 3, 4, 5], seed=9, **params)
         self.request = Request.from_input(source, arrival=0.0, matcher=matcher)
         self.request.history += outputs
@@ -55,6 +60,8 @@ class Rows:
         self.request.stop_token_ids = frozenset({EOS})
         self.request.banned_token_ids = (EOS,)
         self.request.slot = 3
+        if matcher is not None:
+            self.request.guide = Guide(matcher, VOCAB_SIZE, MaskWork(JobThreads("mask", 0)))
         self.pages.attach(self.request)
         self.request.num_computed_tokens = computed
         assert self.pages.grow(self.request, len(self.request.history))
@@ -66,7 +73,7 @@ def test_a_chunk_of_the_prompt() -> None:
     assert (row.request_id, row.slot, row.seed) == ("a", 3, 9)
     assert (row.start, row.token_ids, row.end) == (1, [2, 3, 4], 4)
     # Nothing is sampled, so there is nothing to draft or to constrain.
-    assert (row.samples, row.sampled_positions, row.num_drafts, row.mask) == (False, 0, 0, None)
+    assert (row.samples, row.sampled_positions, row.num_drafts, row.pending_mask) == (False, 0, 0, None)
     assert (row.num_prompt_tokens, row.params) == (5, rows.request.params)
     assert row.history is rows.request.history
 
@@ -135,27 +142,39 @@ class TestDrafts:
         rows = Rows([10, wrong, 11], computed=4)
         assert rows.builder.build(rows.request, 1, draft_limit=4, page_reserve=0).token_ids == [5, 10]
 
-    def test_a_proposer_that_fails_costs_the_drafts_only(self) -> None:
-        rows = Rows(computed=4)
-        builder = RowBuilder(rows.pages, VOCAB_SIZE, BrokenProposer())
-        row = builder.build(rows.request, 1, draft_limit=4, page_reserve=0)
-        assert (row.token_ids, row.samples, rows.request.failure) == ([5], True, None)
+    def test_what_the_grammar_forces_comes_first(self) -> None:
+        rows = Rows([3, 4], computed=4, matcher=TurnMatcher(VOCAB_SIZE, 9, length=0))
+        row = rows.builder.build(rows.request, 1, draft_limit=2, page_reserve=0)
+        assert (row.token_ids, rows.request.num_forced_drafts) == ([5, 9, 3], 1)
+        assert rows.proposer.ahead == [[9]]
+        row = rows.builder.build(rows.request, 1, draft_limit=1, page_reserve=0)
+        assert (row.token_ids, rows.request.num_forced_drafts) == ([5, 9], 1)
+        assert rows.proposer.ahead == [[9]], "there was no room for more"
+        row = rows.builder.build(rows.request, 1, draft_limit=0, page_reserve=0)
+        assert (row.token_ids, rows.request.num_forced_drafts) == ([5], 0)
+
+
+def mask_of(row: BatchRow) -> npt.NDArray[np.int32]:
+    assert row.mask is None
+    masked, instead = with_mask(row, 0.0)
+    assert (masked.pending_mask, instead) == (None, None)
+    assert masked.mask is not None
+    return masked.mask
 
 
 class TestMasks:
     def test_one_row_for_each_sampled_position(self) -> None:
         matcher = TurnMatcher(VOCAB_SIZE, EOS, length=9)
-        rows = Rows([3, 4, 4], computed=4, matcher=matcher)
+        rows = Rows([3, 4, 4, 8], computed=4, matcher=matcher)
         row = rows.builder.build(rows.request, 1, draft_limit=9, page_reserve=0)
-        assert row.token_ids == [5, 3, 4]  # the third draft is against the grammar
-        assert row.mask is not None
-        assert row.mask.shape == (row.sampled_positions, 2)
-        expected = np.zeros((3, 2), dtype=np.int32)
+        assert row.token_ids == [5, 3, 4, 4, 8]
+        expected = np.zeros((5, 2), dtype=np.int32)
         for place, token_id in enumerate((3, 4)):
             matcher.fill_bitmask(expected[place])
             assert matcher.accept(token_id)
         matcher.fill_bitmask(expected[2])
-        np.testing.assert_array_equal(row.mask, expected)
+        # The third draft is against the grammar: nothing is sampled behind it.
+        np.testing.assert_array_equal(mask_of(row), expected)
 
     def test_the_matcher_is_left_as_it_was(self) -> None:
         matcher = TurnMatcher(VOCAB_SIZE, EOS, length=9)
@@ -163,16 +182,14 @@ class TestMasks:
         rows.builder.build(rows.request, 1, draft_limit=9, page_reserve=0)
         assert matcher.accepted == []
 
-    def test_a_grammar_that_fails_leaves_a_row_that_allows_nothing(self) -> None:
+    def test_a_grammar_that_fails_is_the_rows_result(self) -> None:
         """The row runs all the same, as later rows may read what it writes."""
         rows = Rows([3], computed=3, matcher=TurnMatcher(VOCAB_SIZE, EOS, length=9, breaks_at=0))
         row = rows.builder.build(rows.request, 2, draft_limit=9, page_reserve=0)
         assert (row.token_ids, row.num_drafts, row.samples) == ([4, 5], 0, True)
-        assert row.mask is not None
-        assert row.mask.shape == (1, 2)
-        assert not row.mask.any()
-        assert rows.request.failure == "the grammar failed: the grammar ran out of fuel"
+        _, instead = with_mask(row, 0.0)
+        assert instead == RowResult([], error="the grammar failed: the grammar ran out of fuel")
 
     def test_without_a_grammar_there_is_none(self) -> None:
         rows = Rows([10], computed=4)
-        assert rows.builder.build(rows.request, 1, draft_limit=4, page_reserve=0).mask is None
+        assert rows.builder.build(rows.request, 1, draft_limit=4, page_reserve=0).pending_mask is None
