@@ -6,7 +6,7 @@ Components receive values from the record below; none of them looks at ``os.envi
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +36,8 @@ class Environment:
     """RAMET_LOG_LEVEL, one of LOG_LEVELS."""
     num_threads: int | None
     """RAMET_NUM_THREADS: CPU threads; None: the engine chooses."""
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """RAMET_API_KEY: what clients of a server have to send; several with commas between them."""
     native_kernels: bool = True
     """RAMET_NATIVE_KERNELS: compile and use the CPU kernels in C where there is a compiler. 0: torch's only."""
 
@@ -57,6 +59,12 @@ def bound_openmp_spinning() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPIN_COUNT)
 
 
+def variable(name: str) -> str | None:
+    """A variable of other programs, such as OPENAI_API_KEY; None where it is unset or empty. Read at each call,
+    and kept nowhere: it may be a secret."""
+    return os.environ.get(name) or None
+
+
 def read_environment(variables: Mapping[str, str]) -> Environment:
     """Environment from any mapping. Raises InvalidRequestError that names the variable and what it accepts."""
     offline = ("RAMET_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -66,6 +74,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         offline=any(_flag(variables, name) for name in offline),
         log_level=_log_level(variables),
         num_threads=_thread_count(variables),
+        api_keys=tuple(key.strip() for key in variables.get("RAMET_API_KEY", "").split(",") if key.strip()),
         native_kernels=not variables.get("RAMET_NATIVE_KERNELS", "").strip()
         or _flag(variables, "RAMET_NATIVE_KERNELS"),
     )

@@ -6,7 +6,7 @@ from typing import Self
 
 from ramet.lang.backends.base import Capabilities, Prompt
 from ramet.lang.backends.endpoint_engine import HttpEngine
-from ramet.lang.backends.http_client import RetryPolicy, Server
+from ramet.lang.backends.http_client import Connection, Server
 from ramet.lang.backends.local import LocalBackend
 from ramet.lang.loop_thread import branches_loop
 from ramet.runtime.protocol.wire import ServedModel
@@ -22,8 +22,7 @@ class RuntimeEndpoint:
         base_url: as ``http://127.0.0.1:8000``.
         api_key: the server's, where it wants one.
         token_healing, special_text: as for LocalBackend.
-        timeout: seconds without a byte after which a request has failed.
-        max_connections: requests that run at once; others wait for their turn here.
+        connection: timeout, retries and how many requests run at once.
 
     Raises:
         GenerationError: the server cannot be reached, refuses the key, or is no ramet server.
@@ -36,18 +35,14 @@ class RuntimeEndpoint:
         *,
         token_healing: bool = True,
         special_text: bool = False,
-        timeout: float = 600.0,
-        retries: RetryPolicy | None = None,
-        max_connections: int = 256,
+        connection: Connection | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         server = Server(
             name=f"the ramet server at {self.base_url}",
             base_url=self.base_url,
             headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
-            timeout=timeout,
-            retries=retries or RetryPolicy(),
-            max_connections=max_connections,
+            connection=connection or Connection(),
         )
         self._engine = HttpEngine(server)
         self._backend = LocalBackend(

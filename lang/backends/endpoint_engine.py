@@ -132,7 +132,10 @@ class HttpEngine:
         server = self._server
         try:
             response = httpx.request(
-                method, server.base_url + route, headers=dict(server.headers), timeout=server.timeout
+                method,
+                server.base_url + route,
+                headers=server.all_headers,
+                timeout=server.connection.timeout,
             )
         except httpx.TransportError as error:
             raise GenerationError(

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -42,10 +42,10 @@ class RetryPolicy:
     max_retry_after: float = 120.0
 
     def __post_init__(self) -> None:
-        for field in ("max_retries", "first_delay", "max_delay", "max_retry_after"):
-            if getattr(self, field) < 0:
+        for name in ("max_retries", "first_delay", "max_delay", "max_retry_after"):
+            if getattr(self, name) < 0:
                 raise InvalidRequestError(
-                    f"{field} is {getattr(self, field)!r}; it must be at least 0", field=field
+                    f"{name} is {getattr(self, name)!r}; it must be at least 0", field=name
                 )
 
     def delay(self, attempt: int, headers: Mapping[str, str]) -> float | None:
@@ -74,25 +74,20 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Where requests go, and how errors call it.
+class Connection:
+    """How a server is talked to.
 
-    base_url: what the paths of requests are appended to.
     timeout: seconds without a byte after which a request has failed.
+    max_connections: requests that run at once; others wait for their turn here.
+    headers: sent with every request, besides the backend's own.
     """
 
-    name: str
-    base_url: str
-    headers: Mapping[str, str]
     timeout: float = 600.0
     retries: RetryPolicy = RetryPolicy()
     max_connections: int = 256
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.base_url.startswith(("http://", "https://")):
-            raise InvalidRequestError(
-                f"base_url is {self.base_url!r}; it must begin with http:// or https://", field="base_url"
-            )
         if not self.timeout > 0:
             raise InvalidRequestError(
                 f"timeout is {self.timeout!r}; it must be above 0 seconds", field="timeout"
@@ -101,6 +96,26 @@ class Server:
             raise InvalidRequestError(
                 f"max_connections is {self.max_connections!r}; it must be at least 1", field="max_connections"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where requests go, and how errors call it. base_url: what the paths of requests are appended to."""
+
+    name: str
+    base_url: str
+    headers: Mapping[str, str]
+    connection: Connection = Connection()
+
+    def __post_init__(self) -> None:
+        if not self.base_url.startswith(("http://", "https://")):
+            raise InvalidRequestError(
+                f"base_url is {self.base_url!r}; it must begin with http:// or https://", field="base_url"
+            )
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        return {**self.headers, **self.connection.headers}
 
 
 class HttpClient:
@@ -118,19 +133,28 @@ class HttpClient:
 
     async def post(self, path: str, body: object) -> Any:
         """The answer's JSON."""
-        async with self._answer("POST", path, body) as response:
+        return await self._json("POST", path, msgspec.json.encode(body))
+
+    async def get(self, path: str) -> Any:
+        """The answer's JSON."""
+        return await self._json("GET", path, b"")
+
+    async def _json(self, method: str, path: str, content: bytes) -> Any:
+        async with self._answer(method, path, content) as response:
             with self._broken_off():
                 data = await response.aread()
         try:
-            return msgspec.json.decode(data)
+            return msgspec.json.decode(data) if data else None
         except msgspec.DecodeError as error:
-            raise GenerationError(f"{self.server.name} answered POST {path} with no JSON: {error}") from error
+            raise GenerationError(
+                f"{self.server.name} answered {method} {path} with no JSON: {error}"
+            ) from error
 
     @asynccontextmanager
     async def events(self, path: str, body: object) -> AsyncIterator[AsyncIterator[ServerSentEvent]]:
         """The answer's events, as they come. Leaving the block closes the connection, if they have not
         ended."""
-        async with self._answer("POST", path, body) as response:
+        async with self._answer("POST", path, msgspec.json.encode(body)) as response:
             yield self._parsed(response)
 
     async def aclose(self) -> None:
@@ -151,9 +175,8 @@ class HttpClient:
                     yield event
 
     @asynccontextmanager
-    async def _answer(self, method: str, path: str, body: object) -> AsyncIterator[httpx.Response]:
+    async def _answer(self, method: str, path: str, content: bytes) -> AsyncIterator[httpx.Response]:
         """An answer that began well; its body has not been read."""
-        content = msgspec.json.encode(body)
         attempt = 0
         while True:
             response = await self._attempt(method, path, content, attempt)
@@ -174,7 +197,7 @@ class HttpClient:
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise self._silent() from error
         except httpx.TransportError as error:
-            delay = self.server.retries.delay(attempt, {})
+            delay = self.server.connection.retries.delay(attempt, {})
             if delay is None:
                 raise GenerationError(
                     f"{self.server.name} cannot be reached at {self.server.base_url} ({attempt + 1} attempts): "
@@ -190,7 +213,7 @@ class HttpClient:
             failure = self._read_error(response.status_code, data)
             delay = None
             if response.status_code in RETRIED_STATUSES and not _is_final(data):
-                delay = self.server.retries.delay(attempt, response.headers)
+                delay = self.server.connection.retries.delay(attempt, response.headers)
             if delay is None:
                 raise failure
         await asyncio.sleep(delay)
@@ -201,13 +224,13 @@ class HttpClient:
         client = self._clients.get(loop)
         if client is None:
             limits = httpx.Limits(
-                max_connections=self.server.max_connections,
-                max_keepalive_connections=self.server.max_connections,
+                max_connections=self.server.connection.max_connections,
+                max_keepalive_connections=self.server.connection.max_connections,
             )
             client = self._clients[loop] = httpx.AsyncClient(
-                headers={"content-type": "application/json", **self.server.headers},
+                headers={"content-type": "application/json", **self.server.all_headers},
                 # Requests wait for a connection of the pool as long as it takes: that is how they are bounded.
-                timeout=httpx.Timeout(self.server.timeout, connect=CONNECT_TIMEOUT, pool=None),
+                timeout=httpx.Timeout(self.server.connection.timeout, connect=CONNECT_TIMEOUT, pool=None),
                 limits=limits,
             )
         return client
@@ -225,8 +248,9 @@ class HttpClient:
             ) from error
 
     def _silent(self) -> GenerationError:
+        timeout = self.server.connection.timeout
         return GenerationError(
-            f"{self.server.name} sent nothing for {self.server.timeout:g} s; give the backend a longer timeout"
+            f"{self.server.name} sent nothing for {timeout:g} s; give the backend a longer timeout"
         )
 
 

@@ -51,6 +51,16 @@ class ReasoningSplitter:
         self._at_beginning = True
         """Nothing of the present part was given back yet."""
 
+    @property
+    def in_reasoning(self) -> bool:
+        """What was fed last is reasoning, as far as it is clear."""
+        return self._place == "reasoning"
+
+    def leave_out(self) -> None:
+        """The server has told the reasoning apart: no text is part of it, whatever the format begins with."""
+        if self._place == "start":
+            self._place, self._at_beginning = "answer", True
+
     def feed(self, text: str) -> tuple[str, str]:
         """(reasoning, answer)"""
         self._pending += text

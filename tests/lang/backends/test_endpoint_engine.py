@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ramet.lang.backends.endpoint_engine import HttpEngine
-from ramet.lang.backends.http_client import RetryPolicy, Server
+from ramet.lang.backends.http_client import Connection, RetryPolicy, Server
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import (
     Choice,
@@ -44,8 +44,8 @@ def server(engine: RandomEngine) -> Iterator[Loopback]:
 
 
 def open_engine(url: str, **headers: str) -> HttpEngine:
-    retries = RetryPolicy(max_retries=0)
-    return HttpEngine(Server(name="the server", base_url=url, headers=headers, timeout=20.0, retries=retries))
+    connection = Connection(timeout=20.0, retries=RetryPolicy(max_retries=0))
+    return HttpEngine(Server(name="the server", base_url=url, headers=headers, connection=connection))
 
 
 def used(url: str, use: Callable[[HttpEngine], Coroutine[Any, Any, T]]) -> T:

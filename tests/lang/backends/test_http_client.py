@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ramet.lang.backends.http_client import HttpClient, RetryPolicy, Server, retry_after
+from ramet.lang.backends.http_client import Connection, HttpClient, RetryPolicy, Server, retry_after
 from ramet.lang.backends.http_errors import answered_error
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import InvalidRequestError
@@ -20,7 +20,8 @@ QUICK = RetryPolicy(max_retries=3, first_delay=0.001, max_delay=0.002, max_retry
 
 
 def client_of(url: str, **options: Any) -> HttpClient:
-    server = Server(name="the server", base_url=url, headers={"x-key": "k"}, **{"retries": QUICK, **options})
+    connection = Connection(**{"retries": QUICK, "headers": {"x-more": "m"}, **options})
+    server = Server(name="the server", base_url=url, headers={"x-key": "k"}, connection=connection)
     return HttpClient(server, lambda status, body: answered_error("the server", status, body))
 
 
@@ -51,14 +52,14 @@ def in_turn(*answers: Callable[[], Answer]) -> Handler:
 
 def test_json_goes_there_and_back_on_one_connection() -> None:
     async def echo(request: Request) -> Answer:
-        return of_json({"said": request.json, "key": request.headers["x-key"]})
+        return of_json({"said": request.json, "key": request.headers["x-key"] + request.headers["x-more"]})
 
     async def twice(client: HttpClient) -> list[Any]:
         return [await client.post("/echo", {"n": n}) for n in range(2)]
 
     with serving(echo) as server:
         answers = used(server.url, twice)
-        assert answers == [{"said": {"n": n}, "key": "k"} for n in range(2)]
+        assert answers == [{"said": {"n": n}, "key": "km"} for n in range(2)]
         assert [request.connection for request in server.requests] == [0, 0]
 
 
@@ -209,12 +210,11 @@ def test_only_so_many_at_once() -> None:
         assert most == 3
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("base_url", "ftp://x"), ("timeout", 0.0), ("max_connections", 0)]
-)
+@pytest.mark.parametrize(("field", "value"), [("timeout", 0.0), ("max_connections", 0)])
 def test_wrong_settings(field: str, value: Any) -> None:
-    settings = {"name": "s", "base_url": "http://x", "headers": {}, field: value}
     with pytest.raises(InvalidRequestError, match=field):
-        Server(**settings)
+        Connection(**{field: value})
     with pytest.raises(InvalidRequestError, match="max_retries is -1"):
         RetryPolicy(max_retries=-1)
+    with pytest.raises(InvalidRequestError, match="base_url is 'ftp://x'"):
+        Server("s", "ftp://x", {})

@@ -52,6 +52,16 @@ def test_the_cuts_do_not_matter(pieces: list[str], inside: bool, data: st.DataOb
     assert split(format, *chunks) == split(format, text)
 
 
+def test_reasoning_that_was_told_apart_already() -> None:
+    splitter = ReasoningSplitter(INSIDE)
+    splitter.leave_out()
+    assert splitter.feed(" \n") == ("", "")
+    assert splitter.feed("so ") == ("", "so ")
+    splitter.leave_out()
+    assert splitter.feed("</think>") == ("", "</think>")
+    assert splitter.finish() == ("", "")
+
+
 def test_formats_by_name() -> None:
     assert reasoning_format("qwen3") == MARKED
     assert FORMATS["deepseek-r1"].begins_inside
