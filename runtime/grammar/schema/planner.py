@@ -3,16 +3,88 @@
 import json
 from collections.abc import Mapping
 
-from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits, check_json_text
-from ramet.runtime.grammar.schema.records import SchemaPlan
+from ramet.runtime.grammar.schema.algebra import TooComplexError
+from ramet.runtime.grammar.schema.document import Document, load
+from ramet.runtime.grammar.schema.emit import Emitter
+from ramet.runtime.grammar.schema.engines import find_obstacles
+from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits
+from ramet.runtime.grammar.schema.productive import baseless, reachable
+from ramet.runtime.grammar.schema.records import SchemaPlan, Unsupported
+from ramet.runtime.grammar.schema.translate import Translator
+from ramet.runtime.protocol import InvalidRequestError, UnsupportedConstraintError
+
+_TOO_COMPLEX = Unsupported(
+    "",
+    "",
+    "the conditions of the schema multiply beyond what can be written out",
+    "make branches disjoint by a const property, and combine fewer of allOf, oneOf, not and if",
+)
+_NOTHING = (
+    "no value can satisfy the schema: its conditions contradict each other, or a recursive $ref has no base; "
+    "correct it"
+)
+
+Json = dict[str, object] | bool
 
 
 def plan(schema: str | Mapping[str, object] | bool, *, limits: SchemaLimits = DEFAULT_LIMITS) -> SchemaPlan:
     """How ``schema`` (JSON text, or its parsed form) is enforced. Deterministic, bounded in time, pure Python.
 
+    What is never enforced, so refused or checked afterwards, is in the plan's ``unsupported``.
+
     Raises:
-        InvalidRequestError: it is no JSON schema, or exceeds a limit.
+        InvalidRequestError: it is no JSON schema, refers to nothing or outside itself, or exceeds a limit.
+        UnsupportedConstraintError: no value can satisfy it.
     """
-    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-    check_json_text(text, limits)
-    return SchemaPlan(source=text, text=text)
+    source = schema if isinstance(schema, str) else _dump(schema)
+    document = load(source, limits)
+    try:
+        written, issues, notes = _rewrite(document, limits, approximate=False)
+        if issues:
+            # Without complements: what is lost may only make the schema weaker, never stricter.
+            written, more, notes = _rewrite(document, limits, approximate=True)
+            issues = tuple(dict.fromkeys(issues + more))
+    except RecursionError:
+        raise InvalidRequestError(
+            "the schema nests too deeply, through its references, to be read; flatten it", field="grammar"
+        ) from None
+    if written is False:
+        raise UnsupportedConstraintError(_NOTHING, field="grammar")
+    return SchemaPlan(
+        source=source,
+        text=_dump({} if written is True else written),
+        unsupported=issues,
+        obstacles=find_obstacles(written, limits),
+        notes=notes,
+    )
+
+
+def _rewrite(
+    document: Document, limits: SchemaLimits, *, approximate: bool
+) -> tuple[Json, tuple[Unsupported, ...], tuple[str, ...]]:
+    """The plain schema, what it leaves out, and notes."""
+    translator = Translator(document, limits, approximate=approximate)
+    try:
+        root = translator.root()
+        names = reachable(root, translator.algebra)
+        circle = baseless(names, translator.algebra)
+        if circle is not None:
+            raise UnsupportedConstraintError(
+                f"the recursive $ref at #{_origin(circle)} has no base: it refers back to itself before any "
+                "array or object begins; let the recursion go through a property or an item",
+                field="grammar",
+            )
+        emitter = Emitter(translator.algebra, root)
+        written = emitter.emit(root)
+    except TooComplexError:
+        return True, (*translator.issues, _TOO_COMPLEX), translator.notes
+    return written, (*translator.issues, *emitter.issues), translator.notes
+
+
+def _origin(name: str) -> str:
+    """The pointer in the schema that a definition comes from; the algebra's own begin with a word."""
+    return name if name.startswith("/") or not name else "/" + name.partition("/")[2] if "/" in name else ""
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,305 @@
+"""Finite automata over characters: does a text match, do languages meet, what is in some and not in others.
+
+Each construction stops with TooLargeError at a budget; nothing here backtracks.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ramet.runtime.grammar.schema.charset import EVERYTHING, CharSet, charset, contains
+from ramet.runtime.grammar.schema.regex_parser import Alt, Chars, Regex, Repeat, Seq
+from ramet.runtime.grammar.schema.regex_syntax import ANY_TEXT, EMPTY
+
+DEFAULT_MAX_STATES = 4_000
+_MAX_NFA_STATES = 40_000
+_MAX_TRANSITIONS = 60_000
+_MAX_WRITTEN = 6_000
+"""Nodes of a regex made from an automaton."""
+
+State = frozenset[int]
+
+
+class TooLargeError(Exception):
+    """An automaton would exceed its budget."""
+
+
+@dataclass(slots=True)
+class _Nfa:
+    """Thompson's construction. State 0 starts; ``moves[s]``: (characters, target); ``free[s]``: empty moves."""
+
+    moves: list[list[tuple[CharSet, int]]]
+    free: list[list[int]]
+    accept: int
+
+    def closure(self, states: Iterable[int]) -> State:
+        seen = set(states)
+        stack = list(seen)
+        while stack:
+            for target in self.free[stack.pop()]:
+                if target not in seen:
+                    seen.add(target)
+                    stack.append(target)
+        return frozenset(seen)
+
+    def step(self, states: State, code_point: int) -> State:
+        return self.closure(
+            target for state in states for chars, target in self.moves[state] if contains(chars, code_point)
+        )
+
+
+def matches(regex: Regex, text: str) -> bool:
+    """The whole ``text`` matches ``regex``. Raises TooLargeError."""
+    nfa = _build(regex)
+    states = nfa.closure((0,))
+    for character in text:
+        if not states:
+            return False
+        states = nfa.step(states, ord(character))
+    return nfa.accept in states
+
+
+def is_empty(
+    required: Sequence[Regex], forbidden: Sequence[Regex] = (), max_states: int = DEFAULT_MAX_STATES
+) -> bool:
+    """No text matches all of ``required`` and none of ``forbidden``. Raises TooLargeError."""
+    return not _Product(required, forbidden, max_states).find_accepting()
+
+
+def combine(required: Sequence[Regex], forbidden: Sequence[Regex] = (), max_states: int = 120) -> Regex | None:
+    """One regex for the texts that match all of ``required`` and none of ``forbidden``; None: there are none.
+
+    By state elimination (Brzozowski and McCluskey 1963) on the product automaton. Raises TooLargeError.
+    """
+    product = _Product(required, forbidden, max_states)
+    edges, accepting = product.explore()
+    return _eliminate(edges, accepting)
+
+
+class _Product:
+    """The deterministic product of several automata, built as it is visited."""
+
+    def __init__(self, required: Sequence[Regex], forbidden: Sequence[Regex], max_states: int) -> None:
+        self._nfas = [_build(regex) for regex in (*required, *forbidden)]
+        self._num_required = len(required)
+        self._max_states = max_states
+        self._transitions = 0
+
+    def _start(self) -> tuple[State, ...]:
+        return tuple(nfa.closure((0,)) for nfa in self._nfas)
+
+    def _accepts(self, state: tuple[State, ...]) -> bool:
+        return all(
+            (nfa.accept in part) == (index < self._num_required)
+            for index, (nfa, part) in enumerate(zip(self._nfas, state, strict=True))
+        )
+
+    def _dead(self, state: tuple[State, ...]) -> bool:
+        return any(not part for part in state[: self._num_required])
+
+    def _successors(self, state: tuple[State, ...]) -> list[tuple[CharSet, tuple[State, ...]]]:
+        """By target: the characters that lead there. Characters that lose every hope are left out."""
+        ranges: dict[tuple[State, ...], list[tuple[int, int]]] = {}
+        for low, high in self._segments(state):
+            self._transitions += 1
+            if self._transitions > _MAX_TRANSITIONS:
+                raise TooLargeError
+            target = tuple(nfa.step(part, low) for nfa, part in zip(self._nfas, state, strict=True))
+            if not self._dead(target):
+                ranges.setdefault(target, []).append((low, high))
+        return [(charset(pairs), target) for target, pairs in ranges.items()]
+
+    def _segments(self, state: tuple[State, ...]) -> list[tuple[int, int]]:
+        """Ranges of characters within which every automaton moves alike."""
+        cuts = {low for low, _ in EVERYTHING} | {high + 1 for _, high in EVERYTHING}
+        for nfa, part in zip(self._nfas, state, strict=True):
+            for source in part:
+                for chars, _ in nfa.moves[source]:
+                    for low, high in chars:
+                        cuts.add(low)
+                        cuts.add(high + 1)
+        ordered = sorted(cuts)
+        pairs = [(low, after - 1) for low, after in pairwise(ordered)]
+        return [pair for pair in pairs if pair[0] != 0xD800]
+
+    def find_accepting(self) -> bool:
+        start = self._start()
+        seen = {start}
+        stack = [start]
+        while stack:
+            state = stack.pop()
+            if self._accepts(state):
+                return True
+            for _, target in self._successors(state):
+                if target not in seen:
+                    seen.add(target)
+                    stack.append(target)
+                    if len(seen) > self._max_states:
+                        raise TooLargeError
+        return False
+
+    def explore(self) -> tuple[list[dict[int, CharSet]], set[int]]:
+        """All states from the start (0): by state, target -> characters; and the accepting ones."""
+        start = self._start()
+        numbers = {start: 0}
+        order = [start]
+        edges: list[dict[int, CharSet]] = []
+        while len(edges) < len(order):
+            row: dict[int, CharSet] = {}
+            for chars, target in self._successors(order[len(edges)]):
+                if target not in numbers:
+                    numbers[target] = len(order)
+                    order.append(target)
+                    if len(order) > self._max_states:
+                        raise TooLargeError
+                row[numbers[target]] = chars
+            edges.append(row)
+        return edges, {number for state, number in numbers.items() if self._accepts(state)}
+
+
+def _eliminate(edges: list[dict[int, CharSet]], accepting: set[int]) -> Regex | None:
+    useful = _reaching(edges, accepting)
+    if 0 not in useful:
+        return None
+    end = len(edges)
+    start = end + 1
+    arrows: dict[int, dict[int, Regex]] = {
+        source: {target: Chars(chars) for target, chars in edges[source].items() if target in useful}
+        for source in useful
+    }
+    for source in accepting:
+        arrows[source][end] = EMPTY
+    arrows[start] = {0: EMPTY}
+    arrows[end] = {}
+    remaining = set(useful)
+    while remaining:
+        incoming = {state: sum(state in row for row in arrows.values()) for state in remaining}
+        victim = min(remaining, key=lambda state: (incoming[state] * len(arrows[state]), state))
+        remaining.discard(victim)
+        _remove(arrows, victim)
+    return arrows[start].get(end)
+
+
+def _remove(arrows: dict[int, dict[int, Regex]], victim: int) -> None:
+    """Takes ``victim`` out, with paths through it written as arrows around it."""
+    row = arrows.pop(victim)
+    loop = row.pop(victim, None)
+    middle = () if loop is None else (_star(loop),)
+    for source_row in arrows.values():
+        entry = source_row.pop(victim, None)
+        if entry is None:
+            continue
+        for target, leave in row.items():
+            path = _join((entry, *middle, leave))
+            known = source_row.get(target)
+            source_row[target] = path if known is None else _either(known, path)
+            if _count(source_row[target]) > _MAX_WRITTEN:
+                raise TooLargeError
+
+
+def _reaching(edges: list[dict[int, CharSet]], accepting: set[int]) -> set[int]:
+    """The states from which an accepting one can be reached."""
+    sources: dict[int, list[int]] = {}
+    for source, row in enumerate(edges):
+        for target in row:
+            sources.setdefault(target, []).append(source)
+    seen = set(accepting)
+    stack = list(accepting)
+    while stack:
+        for source in sources.get(stack.pop(), ()):
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return seen
+
+
+def _star(regex: Regex) -> Regex:
+    return ANY_TEXT if regex == ANY_TEXT else Repeat(regex, 0, None)
+
+
+def _join(parts: Iterable[Regex]) -> Regex:
+    flat: list[Regex] = []
+    for part in parts:
+        flat += part.items if isinstance(part, Seq) else (part,)
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def _either(left: Regex, right: Regex) -> Regex:
+    items: list[Regex] = []
+    for side in (left, right):
+        items += side.items if isinstance(side, Alt) else (side,)
+    return Alt(tuple(dict.fromkeys(items)))
+
+
+def _count(regex: Regex) -> int:
+    """Nodes of the tree, counted up to the budget."""
+    total = 0
+    stack = [regex]
+    while stack and total <= _MAX_WRITTEN:
+        node = stack.pop()
+        total += 1
+        match node:
+            case Seq(items) | Alt(items):
+                stack += items
+            case Repeat(item):
+                stack.append(item)
+            case _:
+                pass
+    return total
+
+
+def _build(regex: Regex) -> _Nfa:
+    nfa = _Nfa([[]], [[]], 0)
+    nfa.accept = _add(nfa, regex, 0)
+    return nfa
+
+
+def _new_state(nfa: _Nfa) -> int:
+    if len(nfa.moves) >= _MAX_NFA_STATES:
+        raise TooLargeError
+    nfa.moves.append([])
+    nfa.free.append([])
+    return len(nfa.moves) - 1
+
+
+def _add(nfa: _Nfa, regex: Regex, start: int) -> int:
+    """Adds ``regex`` behind the state ``start``; returns its end."""
+    match regex:
+        case Chars(chars):
+            end = _new_state(nfa)
+            nfa.moves[start].append((chars, end))
+            return end
+        case Seq(items):
+            for item in items:
+                start = _add(nfa, item, start)
+            return start
+        case Alt(items):
+            end = _new_state(nfa)
+            for item in items:
+                branch = _new_state(nfa)
+                nfa.free[start].append(branch)
+                nfa.free[_add(nfa, item, branch)].append(end)
+            return end
+        case Repeat(item, low, high):
+            return _add_repeat(nfa, item, low, high, start)
+        case _:
+            raise AssertionError(f"{regex!r} is resolved before an automaton is built")
+
+
+def _add_repeat(nfa: _Nfa, item: Regex, low: int, high: int | None, start: int) -> int:
+    for _ in range(low):
+        start = _add(nfa, item, start)
+    end = _new_state(nfa)
+    if high is None:
+        hub = _new_state(nfa)
+        nfa.free[start].append(hub)
+        nfa.free[hub].append(end)
+        nfa.free[_add(nfa, item, hub)].append(hub)
+        return end
+    nfa.free[start].append(end)
+    for _ in range(high - low):
+        hub = _new_state(nfa)
+        nfa.free[start].append(hub)
+        start = _add(nfa, item, hub)
+        nfa.free[start].append(end)
+    return end

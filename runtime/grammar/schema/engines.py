@@ -1,0 +1,174 @@
+"""What each engine would not enforce of a schema in the plain dialect that plans are written in.
+
+From measurements of llguidance 1.9, xgrammar 0.2.9 and outlines-core 0.2.14. An engine is named as an obstacle
+where it silently accepts more, rejects what is valid, or hangs.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from ramet.runtime.grammar.schema.charset import CharSet, contains
+from ramet.runtime.grammar.schema.document import step
+from ramet.runtime.grammar.schema.limits import SchemaLimits
+from ramet.runtime.grammar.schema.records import Unsupported
+from ramet.runtime.grammar.schema.regex_parser import Alt, Chars, Regex, Repeat, Seq, UnsupportedPatternError
+from ramet.runtime.grammar.schema.regex_syntax import parse_pattern
+
+_MOST_LISTED = 20
+_XGRAMMAR_MAX_ENUM = 2_000
+_OUTLINES_MAX_ENUM = 200
+_OUTLINES_MAX_LENGTH = 64
+_OUTLINES_MAX_OPTIONAL = 20
+_NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+
+Schema = dict[str, object]
+Found = Iterator[tuple[str, str]]
+"""(keyword, why)."""
+
+
+def find_obstacles(schema: Schema | bool, limits: SchemaLimits) -> Mapping[str, tuple[Unsupported, ...]]:
+    """By engine, what of a plan's ``schema`` it cannot do; an engine without obstacles is left out."""
+    found: dict[str, list[Unsupported]] = {"xgrammar": [], "outlines": []}
+    for pointer, part in subschemas(schema):
+        for engine, rules in (("xgrammar", _xgrammar), ("outlines", _outlines)):
+            if len(found[engine]) < _MOST_LISTED:
+                found[engine] += [
+                    Unsupported(pointer, keyword, f"{engine} {why}", "use llguidance, or leave the choice open")
+                    for keyword, why in rules(part, limits)
+                ]
+    return MappingProxyType({engine: tuple(items) for engine, items in found.items() if items})
+
+
+def subschemas(schema: Schema | bool) -> Iterator[tuple[str, Schema]]:
+    """Every schema object of the plain dialect with its pointer, parents first."""
+    stack: list[tuple[str, object]] = [("", schema)]
+    while stack:
+        pointer, part = stack.pop()
+        if not isinstance(part, dict):
+            continue
+        yield pointer, part
+        for keyword in ("$defs", "properties", "patternProperties"):
+            members = part.get(keyword)
+            if isinstance(members, dict):
+                stack += [(step(pointer, keyword, name), member) for name, member in members.items()]
+        for keyword in ("anyOf", "allOf", "prefixItems"):
+            members = part.get(keyword)
+            if isinstance(members, list):
+                stack += [(step(pointer, keyword, index), member) for index, member in enumerate(members)]
+        stack += [(step(pointer, keyword), part.get(keyword)) for keyword in ("items", "additionalProperties")]
+
+
+def _xgrammar(part: Schema, limits: SchemaLimits) -> Found:
+    values = _values(part)
+    if any(isinstance(value, dict | list) for value in values):
+        yield "enum", "writes objects and arrays of an enum in one spelling only"
+    if len(values) > _XGRAMMAR_MAX_ENUM:
+        yield "enum", f"needs too long for an enum of {len(values)} values"
+    if "allOf" in part:
+        yield "allOf", "ignores all branches of allOf but one"
+    if "pattern" in part and ("minLength" in part or "maxLength" in part):
+        yield "pattern", "ignores a length beside a pattern"
+    if "multipleOf" in part and part.get("type") != "integer":
+        yield "multipleOf", "may ignore multipleOf of numbers"
+    yield from _pattern(part, limits)
+    if (
+        part.get("type") == "object"
+        and "patternProperties" in part
+        and ("properties" in part or part.get("additionalProperties") is not False)
+    ):
+        yield "patternProperties", "mixes patterns of names with other names"
+    if "properties" in part and part.get("additionalProperties") is not False:
+        yield "additionalProperties", "lets an open name repeat a listed one"
+    if "properties" in part and ("minProperties" in part or "maxProperties" in part):
+        yield "minProperties", "may miscount properties"
+
+
+def _outlines(part: Schema, limits: SchemaLimits) -> Found:
+    values = _values(part)
+    if any(
+        isinstance(value, dict | list) or (isinstance(value, str) and _needs_escape(value)) for value in values
+    ):
+        yield "enum", "does not write these values as JSON"
+    if len(values) > _OUTLINES_MAX_ENUM:
+        yield "enum", f"needs too long for an enum of {len(values)} values"
+    for keyword in ("$ref", "allOf", "prefixItems", "patternProperties", "minProperties", "maxProperties"):
+        if keyword in part:
+            yield keyword, f"does not enforce {keyword}"
+    for keyword in _NUMERIC:
+        if keyword in part:
+            yield keyword, f"ignores {keyword}"
+    for keyword in ("minLength", "maxLength", "minItems", "maxItems"):
+        bound = part.get(keyword)
+        if isinstance(bound, int) and bound > _OUTLINES_MAX_LENGTH:
+            yield keyword, f"needs too long for {keyword} {bound}"
+    if "pattern" in part and ("minLength" in part or "maxLength" in part):
+        yield "pattern", "may ignore a length beside a pattern"
+    yield from _pattern(part, limits)
+    types = part.get("type")
+    if isinstance(types, list) or (types == "object" and part.get("additionalProperties") is not False):
+        yield "type", "rejects open objects and lists of types"
+    elif not part.keys() & {"type", "enum", "const", "anyOf", "$ref", "pattern"}:
+        yield "type", "does not enforce a schema without a type"
+    properties, required = part.get("properties"), part.get("required", [])
+    if isinstance(properties, dict) and isinstance(required, list):
+        optional = len(properties) - len(required)
+        if optional > _OUTLINES_MAX_OPTIONAL:
+            yield "properties", f"needs too long for {optional} optional properties"
+
+
+def _pattern(part: Schema, limits: SchemaLimits) -> Found:
+    """For engines that are not aware of JSON's escapes, or slow where repetitions nest."""
+    texts = [("pattern", part["pattern"])] if "pattern" in part else []
+    members = part.get("patternProperties")
+    if isinstance(members, dict):
+        texts += [("patternProperties", text) for text in members]
+    for keyword, text in texts:
+        assert isinstance(text, str)
+        try:
+            trees = parse_pattern(text, limits).required
+        except UnsupportedPatternError:
+            yield keyword, "may need too long for a pattern of this size"
+            continue
+        for tree in trees:
+            if _writes_escapes(tree):
+                yield keyword, "does not write quotes, backslashes or control characters of a pattern as JSON"
+            if _hangs(tree, inside=False):
+                yield keyword, "can hang on a repetition inside a bounded repetition"
+
+
+def _values(part: Schema) -> list[object]:
+    values = part.get("enum", [])
+    return [part["const"]] if "const" in part else list(values) if isinstance(values, list) else []
+
+
+def _has_escaped(chars: CharSet) -> bool:
+    return chars[0][0] < 0x20 or contains(chars, 0x22) or contains(chars, 0x5C) if chars else False
+
+
+def _needs_escape(text: str) -> bool:
+    return any(character < " " or character in '"\\' for character in text)
+
+
+def _writes_escapes(tree: Regex) -> bool:
+    match tree:
+        case Chars(chars):
+            return _has_escaped(chars)
+        case Seq(items) | Alt(items):
+            return any(_writes_escapes(item) for item in items)
+        case Repeat(item):
+            return _writes_escapes(item)
+        case _:
+            return False
+
+
+def _hangs(tree: Regex, *, inside: bool) -> bool:
+    """A repetition of many or any number stands inside a bounded repetition of several."""
+    match tree:
+        case Seq(items) | Alt(items):
+            return any(_hangs(item, inside=inside) for item in items)
+        case Repeat(item, low, high):
+            wide = high is None or high - low > 1
+            bounded = high is not None and high > 2
+            return (inside and wide) or _hangs(item, inside=inside or bounded)
+        case _:
+            return False
