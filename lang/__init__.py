@@ -22,6 +22,7 @@ from ramet.lang.api import (
     user_end,
     video,
 )
+from ramet.lang.compiler.entry import cache, compile, explain, trace
 from ramet.lang.defaults import flush_cache, get_server_info, set_default_backend
 from ramet.lang.errors import (
     BranchError,
@@ -55,7 +56,10 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "ause_tools",
+    "cache",
+    "compile",
     "describe_tools",
+    "explain",
     "flush_cache",
     "function",
     "gen",
@@ -72,6 +76,7 @@ __all__ = [
     "system_end",
     "token_length_normalized",
     "total_likelihood",
+    "trace",
     "unconditional_likelihood_normalized",
     "use_tools",
     "user",

@@ -20,6 +20,10 @@ class DefaultBackend:
         with self._lock:
             self._backend = backend
 
+    def find(self) -> Backend | None:
+        with self._lock:
+            return self._backend
+
     def get(self) -> Backend:
         with self._lock:
             if self._backend is None:
@@ -40,6 +44,11 @@ def set_default_backend(backend: "AnyBackend | None") -> None:
 def backend_or_default(backend: "AnyBackend | None") -> Backend:
     """Raises ProgramStructureError where there is neither, InvalidRequestError for what is no backend."""
     return _default().get() if backend is None else as_backend(backend)
+
+
+def backend_or_none(backend: "AnyBackend | None") -> Backend | None:
+    """For what needs none. Raises InvalidRequestError for what is no backend."""
+    return _default().find() if backend is None else as_backend(backend)
 
 
 def flush_cache(backend: "AnyBackend | None" = None) -> None:

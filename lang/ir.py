@@ -124,7 +124,8 @@ def as_node(expression: object) -> Node:
     """Raises ProgramStructureError for what is neither text nor a node."""
     match expression:
         case str():
-            return Text(expression)
+            # Of a subclass its plain text.
+            return Text(str(expression))
         case Node():
             return expression
         case _:

@@ -257,7 +257,13 @@ class Outline:
         if "seed" not in gen.given and params.seed is not None:
             params = msgspec.structs.replace(params, seed=self._derived_seed(params.seed, draft.step))
         check.check_sampling(params, self.terms.capabilities, self.place, gen.name)
-        variable = Variable(gen.name, self.place, streams=params.n == 1)
+        variable = Variable(
+            gen.name,
+            self.place,
+            streams=params.n == 1,
+            num_answers=params.n,
+            is_text=gen.parse is str or reasoning is not None,
+        )
         draft.variables.append(variable)
         split = None
         if reasoning is not None:
@@ -269,7 +275,7 @@ class Outline:
                     gen.name,
                 )
             name = None if gen.name is None else gen.name + REASONING_SUFFIX
-            split = reasoning, Variable(name, self.place, streams=params.n == 1)
+            split = reasoning, Variable(name, self.place, streams=params.n == 1, num_answers=params.n)
             draft.variables.append(split[1])
         if gen.tools is not None:
             check.check_tools(self.terms.capabilities, self.place, draft.role, params, gen.name)

@@ -6,8 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from ramet.lang.backends.chosen import AnyBackend
+from ramet.lang.backends.scripted import ScriptedBackend
 from ramet.lang.batch import DEFAULT_PARALLEL, Batch
-from ramet.lang.defaults import backend_or_default
+from ramet.lang.compiler.explain import Explanation, explain_trace
+from ramet.lang.compiler.pieces import COMPILED, INTERPRETED, Compilation, Pace
+from ramet.lang.compiler.prefix import CachedPrefix, compute_prefix
+from ramet.lang.compiler.trace import Subject, Trace, trace_program
+from ramet.lang.defaults import backend_or_default, backend_or_none
 from ramet.lang.errors import ProgramStructureError
 from ramet.lang.loop_thread import bodies_loop
 from ramet.lang.options import SAMPLING_OPTIONS, Sampling, sampling, unknown_option
@@ -38,11 +43,17 @@ class Program:
         ProgramError: a call failed and the function was not told, since it read nothing of it.
     """
 
-    def __init__(self, function: Function, bound: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Function,
+        bound: Mapping[str, Any] | None = None,
+        compilation: Compilation = COMPILED,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._function = function
         self._bound = dict(bound or {})
+        self._compilation = compilation
         self._signature = _signature_without_state(function, self.name)
         self._is_async = inspect.iscoroutinefunction(function)
 
@@ -143,7 +154,57 @@ class Program:
                 raise InvalidRequestError(
                     unknown_option(name, frozenset(self._signature.parameters)), field=name
                 )
-        return Program(self._function, self._bound | kwargs)
+        return Program(self._function, self._bound | kwargs, self._compilation)
+
+    def compile(self, *, outputs: Sequence[str] | None = None) -> "Program":
+        """The program, run in pieces that are as large as they can be: nothing is sent before the program waits
+        for a value, or ends.
+
+        Every run is compiled, and gives the same with and without this. ``outputs`` says which variables are
+        read after a run. Calls that none of them needs are then not made, and their errors do not occur;
+        reading another variable, or the text behind a call that was left out, raises ProgramStructureError.
+        """
+        if isinstance(outputs, str) or (outputs is not None and not all(isinstance(o, str) for o in outputs)):
+            raise InvalidRequestError(f"outputs is {outputs!r}; it must be a list of names", field="outputs")
+        names = None if outputs is None else tuple(outputs)
+        return Program(self._function, self._bound, Compilation(Pace.PATIENT, names))
+
+    def interpreted(self) -> "Program":
+        """The program without the compiler's passes: each call is made as it is said. For comparing."""
+        return Program(self._function, self._bound, INTERPRETED)
+
+    def trace(self, *args: Any, backend: "AnyBackend | None" = None, **kwargs: Any) -> Trace:
+        """What the program says, without any call. The body is run once, as far as it does not depend on what
+        is generated; what it does besides saying takes place. Arguments that are not given are left open.
+        """
+        return trace_program(self._subject(args, kwargs, backend, None)[0])
+
+    def explain(
+        self,
+        *args: Any,
+        backend: "AnyBackend | None" = None,
+        sampling_params: SamplingParams | None = None,
+        **kwargs: Any,
+    ) -> Explanation:
+        """What a run with these arguments will do: print it. See ``trace`` for how it is found out.
+
+        ``html``: a path; a page with the graph drawn is written there (where the program has an argument of
+        that name, that is meant: use ``write_html`` of the result).
+        """
+        html = None if "html" in self._signature.parameters else kwargs.pop("html", None)
+        subject, _ = self._subject(args, kwargs, backend, sampling_params)
+        explanation = explain_trace(trace_program(subject), subject.backend, self._compilation)
+        if html is not None:
+            explanation.write_html(html)
+        return explanation
+
+    def cache(self, *args: Any, backend: "AnyBackend | None" = None, **kwargs: Any) -> CachedPrefix:
+        """Has the backend compute what every run begins with: up to the first argument that is not given here,
+        the first call or the first fork. See ``trace`` for how it is found out. It stays in the cache as long
+        as the backend keeps it. Raises what the backend raises.
+        """
+        subject, cache_salt = self._subject(args, kwargs, backend, None)
+        return compute_prefix(trace_program(subject), backend_or_default(backend), cache_salt)
 
     def inline(self, state: ProgramState) -> None:
         """What ``state += program`` does."""
@@ -161,9 +222,7 @@ class Program:
         sampling_params: SamplingParams | None,
     ) -> Invocation:
         own, options = self._split(kwargs)
-        cache_salt = options.pop("cache_salt", None) or ""
-        if not isinstance(cache_salt, str):
-            raise InvalidRequestError(f"cache_salt is {cache_salt!r}; it must be a string", field="cache_salt")
+        cache_salt = _take_cache_salt(options)
         bound = self._bind(args, own)
         return Invocation(
             self.name,
@@ -174,7 +233,44 @@ class Program:
             backend_or_default(backend),
             _defaults(sampling_params, options),
             cache_salt=cache_salt,
+            compilation=self._compilation,
         )
+
+    def _subject(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        backend: "AnyBackend | None",
+        sampling_params: SamplingParams | None,
+    ) -> tuple[Subject, str]:
+        """What is to be traced; and the cache salt."""
+        own, options = self._split(kwargs)
+        cache_salt = _take_cache_salt(options)
+        try:
+            bound = self._signature.bind_partial(*args, **{**self._bound, **own})
+        except TypeError as error:
+            raise TypeError(f"program {self.name}: {error}") from None
+        missing = [
+            parameter
+            for name, parameter in self._signature.parameters.items()
+            if name not in bound.arguments
+            and parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        for parameter in missing:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise TypeError(f"program {self.name}: missing a required argument: {parameter.name!r}")
+        subject = Subject(
+            name=self.name,
+            function=self._function,
+            args=bound.args,
+            kwargs=bound.kwargs,
+            missing=tuple(parameter.name for parameter in missing),
+            backend=backend_or_none(backend) or ScriptedBackend(),
+            defaults=_defaults(sampling_params, options),
+            compilation=self._compilation,
+        )
+        return subject, cache_salt
 
     def _batch(
         self,
@@ -272,6 +368,13 @@ def _signature_without_state(function: Function, name: str) -> inspect.Signature
                 f"program {name} has a parameter {parameter.name!r}, which run() has itself; rename it"
             )
     return signature.replace(parameters=rest)
+
+
+def _take_cache_salt(options: dict[str, Any]) -> str:
+    cache_salt = options.pop("cache_salt", None) or ""
+    if not isinstance(cache_salt, str):
+        raise InvalidRequestError(f"cache_salt is {cache_salt!r}; it must be a string", field="cache_salt")
+    return cache_salt
 
 
 def _defaults(sampling_params: SamplingParams | None, options: dict[str, Any]) -> Sampling:

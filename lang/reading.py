@@ -57,6 +57,10 @@ class Reader:
     def __init__(self, outline: Outline) -> None:
         self._outline = outline
 
+    def of(self, outline: Outline) -> "Reader":
+        """The same for another branch of the run."""
+        return Reader(outline)
+
     def variable(self, name: str) -> Steps[Variable]:
         """Raises UnknownVariableError."""
         yield from ()

@@ -122,8 +122,9 @@ class TextFeed:
 class Variable:
     """A value that is there, or will be, or has failed. It is settled once.
 
-    ``feed`` is its text as it is generated; None where its value has no one text (a list). ``parts``: the
-    variables whose values a list gathers.
+    ``feed`` is its text as it is generated; None where its value has no one text (a list).
+    ``parts``: the variables whose values a list gathers. ``num_answers``: of the call that makes it.
+    ``is_text``: the value, or each in the list of several answers, is a text.
     """
 
     def __init__(
@@ -133,10 +134,14 @@ class Variable:
         *,
         streams: bool = True,
         parts: "tuple[Variable | None, ...] | None" = None,
+        num_answers: int = 1,
+        is_text: bool = True,
     ) -> None:
         self.name = name
         self.place = place
         self.parts = parts
+        self.num_answers = num_answers
+        self.is_text = is_text
         self.feed = TextFeed() if streams else None
         self._signal = Signal()
         self._lock = threading.Lock()
@@ -214,7 +219,7 @@ def known_variable(name: str, place: Place, value: object) -> Variable:
     """One whose value is known already."""
     variable = Variable(name, place, streams=isinstance(value, str))
     if isinstance(value, str):
-        variable.add_text(value)
+        variable.add_text(str(value))
     variable.finish(value)
     return variable
 

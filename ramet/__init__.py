@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from ramet.lang import assistant_begin as assistant_begin
     from ramet.lang import assistant_end as assistant_end
     from ramet.lang import ause_tools as ause_tools
+    from ramet.lang import cache as cache
+    from ramet.lang import compile as compile
     from ramet.lang import describe_tools as describe_tools
+    from ramet.lang import explain as explain
     from ramet.lang import flush_cache as flush_cache
     from ramet.lang import function as function
     from ramet.lang import gen as gen
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from ramet.lang import system_end as system_end
     from ramet.lang import token_length_normalized as token_length_normalized
     from ramet.lang import total_likelihood as total_likelihood
+    from ramet.lang import trace as trace
     from ramet.lang import unconditional_likelihood_normalized as unconditional_likelihood_normalized
     from ramet.lang import use_tools as use_tools
     from ramet.lang import user as user
@@ -70,7 +74,10 @@ _LANG = (
     "assistant_begin",
     "assistant_end",
     "ause_tools",
+    "cache",
+    "compile",
     "describe_tools",
+    "explain",
     "flush_cache",
     "function",
     "gen",
@@ -87,6 +94,7 @@ _LANG = (
     "system_end",
     "token_length_normalized",
     "total_likelihood",
+    "trace",
     "unconditional_likelihood_normalized",
     "use_tools",
     "user",

@@ -71,6 +71,8 @@ class Pieces:
         """Held while a piece is handed on, so that the next one cannot overtake it."""
         self._touched: dict[Branch, None] = {}
         self._number = 0
+        self.log: list[Branch] = []
+        """With Pace.NEVER: each branch as often as it was told something, in that order."""
 
     def touch(self, branch: "Branch") -> None:
         """The branch was told something."""
@@ -78,6 +80,8 @@ class Pieces:
             opens = not self._touched
             self._touched[branch] = None
             pace, number = self._pace, self._number
+            if pace is Pace.NEVER:
+                self.log.append(branch)
         if pace is Pace.AT_ONCE:
             self.release()
         elif opens and pace is Pace.SOON:
@@ -99,6 +103,14 @@ class Pieces:
             if touched:
                 tracks = in_depth_first_order([Track(branch, branch.take_held()) for branch in touched])
                 self._hand_on(Piece(tracks, waits, whole, wanted))
+
+    def written_down(self) -> Piece:
+        """With Pace.NEVER: all that was said."""
+        with self._lock:
+            touched = list(self._touched)
+        return Piece(
+            in_depth_first_order([Track(branch, branch.take_held()) for branch in touched]), whole=True
+        )
 
     def _hand_on(self, piece: Piece) -> None:
         for compile_piece in self._passes:

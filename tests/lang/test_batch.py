@@ -54,7 +54,7 @@ def test_empty_batch() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
 def test_no_more_run_at_once_than_asked_for(limit: int) -> None:
-    backend = ScriptedBackend(Reply("x", delay=0.002))
+    backend = ScriptedBackend(Reply("x", delay=0.02))
     before = threading.active_count()
     most_threads = 0
 
