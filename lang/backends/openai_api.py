@@ -17,20 +17,14 @@ from ramet.lang.backends.http_client import Connection, HttpClient, Server
 from ramet.lang.backends.http_errors import answered_error
 from ramet.lang.backends.openai_flavours import Flavour, flavour_of, is_openai
 from ramet.lang.backends.openai_request import COMPLETIONS_ROUTE, Addressee, generation, prompt
-from ramet.lang.backends.openai_select import (
-    CONSTRAINED_NORMALIZATIONS,
-    ECHO_NORMALIZATIONS,
-    check_select,
-    constrained_result,
-    echo_fields,
-    echo_result,
-)
+from ramet.lang.backends.openai_select import ECHO_NORMALIZATIONS, echo_fields, echo_result
 from ramet.lang.backends.openai_stream import ChunkReader
+from ramet.lang.backends.spelled_select import check_select, spelled_select
 from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.errors import UnsupportedError
 from ramet.lang.loop_thread import branches_loop
 from ramet.runtime.env import variable
-from ramet.runtime.protocol import Choice, InvalidRequestError, ProgramTag, RequestStats, SamplingParams
+from ramet.runtime.protocol import InvalidRequestError, ProgramTag, SamplingParams
 
 OPENAI_URL = "https://api.openai.com/v1"
 COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
@@ -153,7 +147,7 @@ class _Answers:
     ) -> AsyncGenerator[GenerateDelta, None]:
         whom = self._addressed(transcript)
         asked = generation(whom, transcript, params, priority=priority, offer=offer)
-        reader = ChunkReader(whom.name, params.n, asked.constraint.wrapping)
+        reader = ChunkReader(whom.name, params.n, asked.constraint.wrapping, params.stop)
         async with self.client.events(whom.route, asked.body) as events:
             async for event in events:
                 if event.data == "[DONE]":
@@ -166,7 +160,8 @@ class _Answers:
     async def select(self, transcript: Transcript, request: SelectRequest) -> SelectResult:
         whom = self._addressed(transcript)
         if whom.is_chat:
-            return await self._spelled(whom, transcript, request)
+            tells_logprobs = whom.flavour.name != "openai"
+            return await spelled_select(self, whom.name, transcript, request, tells_logprobs=tells_logprobs)
         if not whom.flavour.echoes_logprobs:
             raise UnsupportedError(
                 f"{whom.name} does not tell the log probabilities of a prompt, so it cannot select; use a chat "
@@ -177,27 +172,6 @@ class _Answers:
         body = whom.body(echo_fields(text, request.options), priority=request.priority)
         answer = await self.client.post(COMPLETIONS_ROUTE, body)
         return echo_result(whom.name, text, request, answer)
-
-    async def _spelled(self, whom: Addressee, transcript: Transcript, request: SelectRequest) -> SelectResult:
-        """The model spells one of the options."""
-        check_select(whom.name, request, CONSTRAINED_NORMALIZATIONS)
-        is_wrapped = whom.flavour.name == "openai"
-        params = SamplingParams(
-            # No option has more tokens than bytes; the rest is for what a constraint may wrap it in.
-            max_tokens=max(len(option.encode()) for option in request.options) + 64,
-            temperature=request.temperature,
-            seed=request.seed,
-            grammar=Choice(request.options),
-            logprobs=None if is_wrapped else 0,
-        )
-        text, logprobs = "", list[float]()
-        stats: RequestStats | None = None
-        stream = self.generate(transcript, params, tag=request.tag, priority=request.priority, offer=None)
-        async for delta in stream:
-            text += delta.text
-            logprobs += [one.chosen.logprob for one in delta.logprobs or ()]
-            stats = delta.stats or stats
-        return constrained_result(whom.name, request, text, logprobs, stats)
 
     def _addressed(self, transcript: Transcript) -> Addressee:
         is_chat = self.is_chat

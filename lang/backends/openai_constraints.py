@@ -53,14 +53,7 @@ def constraint(grammar: GrammarSpec, flavour: Flavour) -> Constraint:
         UnsupportedError: it cannot be held to this.
         InvalidRequestError: the schema is no JSON.
     """
-    for name, usual in (("backend", "auto"), ("max_whitespace", 8), ("syntax", "auto")):
-        # What a spec says besides the constraint itself has no place in these requests.
-        value = getattr(grammar, name, usual)
-        if value != usual:
-            raise UnsupportedError(
-                f"a server of the flavour {flavour.name!r} takes a constraint without {name}={value!r}; "
-                "leave it out"
-            )
+    _refuse_options(grammar, f"a server of the flavour {flavour.name!r}")
     if isinstance(grammar, JsonSchema) and flavour.name != "openai":
         return Constraint(_response_format(_document(grammar.schema)))
     own = {"openai": _for_openai, "vllm": _for_vllm, "sglang": _for_sglang, "ramet": _for_ramet}
@@ -70,6 +63,28 @@ def constraint(grammar: GrammarSpec, flavour: Flavour) -> Constraint:
         f"a server of the flavour {flavour.name!r} cannot constrain an answer by "
         f"{type(grammar).__struct_config__.tag}; it can by {', '.join(sorted(flavour.grammars))}"
     )
+
+
+def object_constraint(grammar: GrammarSpec, name: str) -> Constraint:
+    """For servers that enforce JSON schemas of objects and nothing else; ``name`` is the backend's.
+
+    Raises as ``constraint``.
+    """
+    _refuse_options(grammar, name)
+    if (asked := _for_openai(grammar)) is None:
+        raise UnsupportedError(
+            f"{name} cannot constrain an answer by {type(grammar).__struct_config__.tag}; it can by choice, "
+            "json_schema"
+        )
+    return asked
+
+
+def _refuse_options(grammar: GrammarSpec, name: str) -> None:
+    """What a spec says besides the constraint itself has no place in requests."""
+    for option, usual in (("backend", "auto"), ("max_whitespace", 8), ("syntax", "auto")):
+        value = getattr(grammar, option, usual)
+        if value != usual:
+            raise UnsupportedError(f"{name} takes a constraint without {option}={value!r}; leave it out")
 
 
 def _for_openai(grammar: GrammarSpec) -> Constraint | None:

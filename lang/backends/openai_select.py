@@ -1,4 +1,5 @@
-"""Choosing one of several texts on servers whose tokens are not known here."""
+"""Scoring the options of a select by text completions that echo their prompt, on servers whose tokens are not
+known here."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from ramet.lang.errors import GenerationError, UnsupportedError
 from ramet.runtime.protocol import InvalidRequestError, RequestStats
 
 ECHO_NORMALIZATIONS = ("token_length", "greedy", "sum")
-CONSTRAINED_NORMALIZATIONS = ("token_length", "greedy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +81,6 @@ def echo_result(name: str, prompt: str, request: SelectRequest, answer: dict[str
             num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
         ),
     )
-
-
-def constrained_result(
-    name: str, request: SelectRequest, answer: str, logprobs: Sequence[float], stats: RequestStats | None
-) -> SelectResult:
-    """The option that the model spelled under a constraint, token by token. Its score is the log probability of
-    its tokens, as far as they were told; those of the others are not known, and minus infinity."""
-    if answer not in request.options:
-        raise GenerationError(f"{name} was held to the options, and answered {answer[:80]!r}")
-    index = request.options.index(answer)
-    scores = [-math.inf] * len(request.options)
-    scores[index] = math.fsum(logprobs)
-    token_logprobs: list[tuple[float, ...]] = [()] * len(request.options)
-    token_logprobs[index] = tuple(logprobs)
-    return SelectResult(
-        index=index, option=answer, scores=tuple(scores), token_logprobs=tuple(token_logprobs), stats=stats
-    )
-
-
-def check_select(name: str, request: SelectRequest, known: Sequence[str]) -> None:
-    """Raises InvalidRequestError for options that cannot be chosen, UnsupportedError for a normalization that
-    cannot be computed."""
-    if not request.options or not all(request.options):
-        raise InvalidRequestError("select needs at least one option, and no empty one", field="choices")
-    if request.normalization not in known:
-        raise UnsupportedError(
-            f"{name} cannot choose by {request.normalization!r}; it can by {', '.join(known)}"
-        )
 
 
 def _plan(

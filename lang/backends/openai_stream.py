@@ -13,6 +13,7 @@ from ramet.lang.backends.http_errors import answered_error
 from ramet.lang.backends.openai_constraints import Wrapping
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import FinishReason, Logprob, RequestStats, TokenLogprobs
+from ramet.runtime.tokenizer import StopMatcher
 
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -58,9 +59,12 @@ class ChunkReader:
     by ``finish``.
     """
 
-    def __init__(self, name: str, n: int = 1, wrapping: Wrapping | None = None) -> None:
-        """name: of the server, for errors."""
+    def __init__(
+        self, name: str, n: int = 1, wrapping: Wrapping | None = None, stops: Sequence[str] = ()
+    ) -> None:
+        """name: of the server, for errors. stops: in a wrapped answer they are looked for here."""
         self._name = name
+        self._stops = stops
         self._wrapping = wrapping
         self._answers = [_Answer() for _ in range(n)]
         self._usage: dict[str, Any] | None = None
@@ -150,7 +154,9 @@ class ChunkReader:
             raise GenerationError(f"{self._name} broke off its answer")
         if answer.refusal:
             raise GenerationError(f"the model refuses to answer: {answer.refusal}")
-        text = "" if self._wrapping is None else self._wrapping.unwrapped(answer.text)
+        text, stop_reason = "", answer.stop_reason
+        if self._wrapping is not None:
+            text, stop_reason = cut(self._wrapping.unwrapped(answer.text), self._stops)
         calls = tuple(
             ToolCall(id=call.id or f"call_{position}", name=call.name, arguments=call.arguments or "{}")
             for position, call in sorted(answer.calls.items())
@@ -161,7 +167,7 @@ class ChunkReader:
         return GenerateDelta(
             text=text,
             finish_reason=answer.finish_reason,
-            stop_reason=answer.stop_reason,
+            stop_reason=stop_reason,
             stats=self._stats(index, answer),
             index=index,
             tool_calls=calls,
@@ -184,6 +190,16 @@ class ChunkReader:
             ttft=None if self._first is None else self._first - self._started,
             e2e=now - self._started,
         )
+
+
+def cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """A whole text up to the first stop in it; and that stop."""
+    matcher = StopMatcher(stops)
+    shown, stop = matcher.push(text)
+    if stop is not None:
+        return shown, stop
+    rest, stop = matcher.flush()
+    return shown + rest, stop
 
 
 def token_logprobs(entry: dict[str, Any]) -> TokenLogprobs:

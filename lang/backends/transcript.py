@@ -34,6 +34,8 @@ class Transcript:
 
     pieces: list[Piece] = field(default_factory=list)
     role: str | None = None
+    num_shared: int = 0
+    """How many pieces were said before the last fork: the branches beside this one begin with them too."""
 
     def append_text(self, text: str) -> None:
         if text:
@@ -71,7 +73,7 @@ class Transcript:
         self.begin_role("assistant")
 
     def fork(self) -> "Transcript":
-        return Transcript(list(self.pieces), self.role)
+        return Transcript(list(self.pieces), self.role, len(self.pieces))
 
     def identity(self) -> tuple[tuple[str, str], ...]:
         """Equal for transcripts that say the same, however their text was cut."""

@@ -91,7 +91,7 @@ def _chunks(body: Body, says: list[Says], *, is_chat: bool) -> list[object]:
     return chunks
 
 
-def _special(index: int, one: Says) -> list[object]:
+def _special(index: int, one: Says) -> Sequence[object]:
     deltas: list[dict[str, Any]] = []
     if one.reasoning:
         deltas += [{"reasoning_content": token} for token in tokens(one.reasoning)]
