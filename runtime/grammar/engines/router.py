@@ -1,0 +1,172 @@
+"""EngineRouter: each constraint goes to the safest engine that enforces the whole of it, or to the one it
+names."""
+
+from collections.abc import Callable
+from functools import cached_property
+
+import msgspec
+
+from ramet.runtime.grammar.backend import CompiledGrammar, Vocabulary
+from ramet.runtime.grammar.choice import ChoiceBackend
+from ramet.runtime.grammar.engines.guidance import GuidanceBackend
+from ramet.runtime.grammar.engines.outlines import OutlinesBackend
+from ramet.runtime.grammar.engines.spellings import Spellings
+from ramet.runtime.grammar.engines.structural import read_structural_tag
+from ramet.runtime.grammar.engines.xgr import XgrammarBackend
+from ramet.runtime.grammar.schema import plan
+from ramet.runtime.protocol import (
+    Choice,
+    Ebnf,
+    GrammarSpec,
+    JsonSchema,
+    Prefix,
+    Regex,
+    StructuralTag,
+    UnsupportedConstraintError,
+)
+
+PROBE_BUILDER = "ramet.runtime.grammar.engines.router:EngineRouter"
+
+
+class EngineRouter:
+    """A GrammarBackend over llguidance, xgrammar, outlines-core and ramet's own choices. Thread-safe.
+
+    ``auto`` tries the engines in the order of their safety: llguidance, which is bounded and refuses what it
+    lacks, then xgrammar, where it is known to enforce the whole. Nothing of an engine is imported before a
+    constraint needs it. Is a RiskyBackend too: what reaches xgrammar or outlines-core is to be tried in another
+    process first.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._spellings = Spellings(vocabulary)
+        self._guidance = GuidanceBackend(self._spellings)
+        self._xgrammar = XgrammarBackend(self._spellings)
+        self._outlines = OutlinesBackend(self._spellings)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset({"choice", "ebnf", "json_schema", "regex", "structural_tag"})
+
+    @property
+    def probe_builder(self) -> str:
+        return PROBE_BUILDER
+
+    @cached_property
+    def choices(self) -> ChoiceBackend:
+        return ChoiceBackend(self._vocabulary)
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """Raises UnsupportedConstraintError: no engine, or not the one that is named, enforces the whole of
+        it."""
+        match spec:
+            case JsonSchema():
+                return self._schema(spec)
+            case Regex():
+                return self._regex(spec)
+            case Choice():
+                return self._choice(spec)
+            case Ebnf():
+                return self._ebnf(spec)
+            case StructuralTag():
+                return self._tag(spec)
+            case Prefix():
+                raise UnsupportedConstraintError(
+                    "a grammar of kind Prefix goes to the prefix backend; give its inner grammar",
+                    field="grammar",
+                )
+
+    def needs_probe(self, spec: GrammarSpec) -> bool:
+        """Whether ``compile`` could hang, or take all memory, or end the process."""
+        match spec:
+            case Prefix():
+                return spec.inner is not None and self.needs_probe(spec.inner)
+            case JsonSchema(backend="auto"):
+                return plan(spec.schema).engines[:1] == ("xgrammar",)
+            case Ebnf(backend="auto") | StructuralTag(backend="auto"):
+                return self._is_refused_by_guidance(spec)
+            case _:
+                return spec.backend in ("xgrammar", "outlines")
+
+    def _schema(self, spec: JsonSchema) -> CompiledGrammar:
+        planned = plan(spec.schema)
+        match planned.choose(None if spec.backend == "auto" else spec.backend):
+            case "llguidance":
+                return self._guidance.compile_schema(planned, spec.max_whitespace)
+            case "xgrammar":
+                return self._xgrammar.compile_schema(planned, spec.max_whitespace)
+            case engine:
+                raise _cannot(engine, "JSON schemas: it lets invalid JSON through")
+
+    def _regex(self, spec: Regex) -> CompiledGrammar:
+        match spec.backend:
+            case "xgrammar":
+                return self._xgrammar.compile_regex(spec)
+            case "outlines":
+                return self._outlines.compile_regex(spec)
+            case _:
+                return self._guidance.compile_regex(spec)
+
+    def _choice(self, spec: Choice) -> CompiledGrammar:
+        match spec.backend:
+            case "llguidance":
+                return self._guidance.compile_choice(spec)
+            case "xgrammar":
+                return self._xgrammar.compile_choice(spec)
+            case "outlines":
+                return self._outlines.compile_choice(spec)
+            case _:
+                return self.choices.compile(spec)
+
+    def _ebnf(self, spec: Ebnf) -> CompiledGrammar:
+        match spec.backend:
+            case "llguidance":
+                return self._guidance.compile_ebnf(spec)
+            case "xgrammar":
+                return self._xgrammar.compile_ebnf(spec)
+            case "outlines":
+                raise _cannot("outlines", "context-free grammars")
+            case _:
+                return _first_of(
+                    lambda: self._guidance.compile_ebnf(spec), lambda: self._xgrammar.compile_ebnf(spec)
+                )
+
+    def _tag(self, spec: StructuralTag) -> CompiledGrammar:
+        document, bound = read_structural_tag(spec.spec), spec.max_whitespace
+        match spec.backend:
+            case "llguidance":
+                return self._guidance.compile_tag(document, bound)
+            case "xgrammar":
+                return self._xgrammar.compile_tag(document, bound)
+            case "outlines":
+                raise _cannot("outlines", "structural tags")
+            case _:
+                return _first_of(
+                    lambda: self._guidance.compile_tag(document, bound),
+                    lambda: self._xgrammar.compile_tag(document, bound),
+                )
+
+    def _is_refused_by_guidance(self, spec: Ebnf | StructuralTag) -> bool:
+        try:
+            self.compile(msgspec.structs.replace(spec, backend="llguidance"))
+        except UnsupportedConstraintError:
+            return True
+        return False
+
+
+def _first_of(*attempts: Callable[[], CompiledGrammar]) -> CompiledGrammar:
+    """What the first engine that takes it makes of it. Raises UnsupportedConstraintError: none does; says
+    why."""
+    refusals: list[str] = []
+    for attempt in attempts:
+        try:
+            return attempt()
+        except UnsupportedConstraintError as error:
+            refusals.append(str(error))
+    raise UnsupportedConstraintError("; and ".join(refusals), field="grammar")
+
+
+def _cannot(engine: str, what: str) -> UnsupportedConstraintError:
+    return UnsupportedConstraintError(
+        f"{engine} does not enforce {what}; use auto or llguidance", field="grammar"
+    )

@@ -1,0 +1,207 @@
+"""llguidance held to the runtime's guarantees, on the real tokenizers."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.runtime.grammar.engines import EngineRouter
+from ramet.runtime.protocol import Choice, Ebnf, JsonSchema, Regex, StructuralTag, UnsupportedConstraintError
+from ramet.runtime.tokenizer import FastTokenizer
+from tests.runtime.grammar.engines.walking import TINY, allowed, spelled, takes, tiny_takes
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def schema(document: object, max_whitespace: int = 8) -> JsonSchema:
+    return JsonSchema(json.dumps(document), "llguidance", max_whitespace)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        ('{"name": "Zoë", "age": 7}', True),
+        ('{"name":"x","age":120}', True),
+        ('{\n    "name": "a \\" \\u00e9 \\n",\n    "age": 0\n}', True),
+        ('{"age": 7, "name": "x"}', False),
+        ('{"name": "x", "age": 121}', False),
+        ('{"name": "x", "age": 1.5}', False),
+        ('{"name": "x"}', False),
+        ('{"name": "x", "age": 7, "more": 1}', False),
+        ('{"name": "a\nb", "age": 7}', False),
+        ('{"name": "\\ud800", "age": 7}', False),
+        ('{"name":         "x","age":1}', False),
+        ('{"name": "x", "age": 7} ', False),
+    ],
+)
+@pytest.mark.parametrize("tokenizer", ["smollm2", "gemma"])
+def test_a_schema_on_real_tokenizers(
+    request: pytest.FixtureRequest, tokenizer: str, text: str, is_valid: bool
+) -> None:
+    vocabulary: FastTokenizer = request.getfixturevalue(tokenizer)
+    compiled = request.getfixturevalue(f"{tokenizer}_router").compile(schema(PERSON))
+    assert takes(compiled, vocabulary.encode(text, at_start=False), vocabulary) == is_valid
+
+
+def test_no_control_token_inside_of_a_string(router: EngineRouter, smollm2: FastTokenizer) -> None:
+    matcher = router.compile(schema({"type": "string"})).matcher()
+    for token_id in smollm2.encode('"some text'):
+        assert not allowed(matcher, smollm2) & set(smollm2.special_tokens.values())
+        assert matcher.accept(token_id)
+    assert not allowed(matcher, smollm2) & set(smollm2.special_tokens.values())
+    assert not any(matcher.fork().accept(token_id) for token_id in smollm2.special_tokens.values())
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_whitespace_is_bounded_everywhere(tiny_router: EngineRouter, bound: int) -> None:
+    ok = tiny_takes(tiny_router.compile(schema({"type": "array"}, bound)))
+    for spaces in ("", " ", " \n", "\t \n", "    "):
+        assert ok(f"[{spaces}1,{spaces}true{spaces}]") == (len(spaces) <= bound)
+
+
+def test_the_callers_options_for_llguidance_have_no_say(tiny_router: EngineRouter) -> None:
+    loose = {"lenient": True, "whitespace_pattern": " *", "coerce_one_of": True, "item_separator": ";"}
+    document = {"type": "array", "items": {"type": "integer"}, "x-guidance": loose}
+    ok = tiny_takes(tiny_router.compile(schema(document, 1)))
+    assert ok("[1, 2]")
+    assert not ok("[1,  2]")
+    assert not ok("[1;2]")
+
+
+@pytest.mark.parametrize("document", [True, {}])
+def test_any_json(tiny_router: EngineRouter, document: object) -> None:
+    ok = tiny_takes(tiny_router.compile(schema(document)))
+    assert all(ok(text) for text in ("1", "true", '"a"', "[]", '{"a": [1, {"b": null}]}', "-1.5e3"))
+    assert not any(ok(text) for text in ("", "a", "[", "01", "{a: 1}"))
+
+
+def test_a_pattern_of_a_schema_searches_and_a_regex_matches_the_whole(tiny_router: EngineRouter) -> None:
+    ok = tiny_takes(tiny_router.compile(schema({"type": "string", "pattern": "b+"})))
+    assert ok('"abba"')
+    assert not ok('"aaa"')
+    ok = tiny_takes(tiny_router.compile(Regex("b+", "llguidance")))
+    assert ok("bb")
+    assert not ok("abba")
+
+
+REGEXES = [r"[ab]+c?", r"(a|bc){2,3}", r"\d{1,2}/x", r"a*?b", r"[^a]b", r".\.", "(?i)ab", "x|", r"\w\s"]
+
+
+@given(pattern=st.sampled_from(REGEXES), text=st.text("abcAB1/x.\n ", max_size=5))
+def test_a_regex_takes_what_python_matches(tiny_router: EngineRouter, pattern: str, text: str) -> None:
+    ok = tiny_takes(tiny_router.compile(Regex(pattern, "llguidance")))
+    assert ok(text) == bool(re.fullmatch(pattern, text))
+
+
+def test_any_tokenisation_is_allowed(router: EngineRouter, smollm2: FastTokenizer) -> None:
+    compiled = router.compile(schema({"const": "naïve café"}))
+    text = '"naïve café"'
+    canonical = smollm2.encode(text)
+    assert takes(compiled, canonical, smollm2)
+    single = [token_id for character in '"na' for token_id in smollm2.encode(character)]
+    assert takes(compiled, [*single, *smollm2.encode(text[3:])], smollm2)
+    bytewise = [
+        next(i for i in range(smollm2.vocab_size) if smollm2.token_bytes(i) == bytes([byte]))
+        for byte in text.encode()
+    ]
+    assert takes(compiled, bytewise, smollm2)
+
+
+def test_choices_and_grammars(tiny_router: EngineRouter) -> None:
+    ok = tiny_takes(tiny_router.compile(Choice(("a.b", "a/b", "x\ny"), "llguidance")))
+    assert [ok(text) for text in ("a.b", "a/b", "x\ny", "axb")] == [True, True, True, False]
+    many = Choice(tuple(f"option {n}" for n in range(3_000)), "llguidance")
+    ok = tiny_takes(tiny_router.compile(many))
+    assert ok("option 2999")
+    assert not ok("option 3000")
+    ok = tiny_takes(tiny_router.compile(Ebnf('root ::= "(" root ")" | [0-9]+')))
+    assert ok("((12))")
+    assert not ok("((12)")
+    ok = tiny_takes(tiny_router.compile(Ebnf('start: "a"+ %json {"type": "boolean"}')))
+    assert ok("aatrue")
+
+
+def tag(begin: object, content: object, end: object) -> dict[str, object]:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+NUMBER = {"type": "json_schema", "json_schema": {"type": "integer"}}
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_free_text_then_a_tag_behind_its_trigger(tiny_router: EngineRouter, backend: str) -> None:
+    tags = [tag("<f=x>", NUMBER, "</f>"), tag("<f=y>", {"type": "regex", "pattern": "[ab]+"}, "</f>")]
+    document = {"type": "triggered_tags", "triggers": ["<f="], "tags": tags}
+    ok = tiny_takes(tiny_router.compile(StructuralTag(json.dumps(document), backend)))
+    assert all(map(ok, ("", "text <f", "<f=x>12</f>", "a <f=x>1</f> b <f=y>ab</f>.", "< f= <<f=x>1</f>")))
+    assert not any(map(ok, ("<f=", "<f=z>", "<f=x>a</f>", "<f=x>1", "<f=y></f>", "a <f=x>1</f> <f=")))
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_reasoning_first_then_a_constrained_answer(tiny_router: EngineRouter, backend: str) -> None:
+    document = {"type": "sequence", "elements": [tag("", {"type": "any_text"}, "</t>"), NUMBER]}
+    ok = tiny_takes(tiny_router.compile(StructuralTag(json.dumps(document), backend)))
+    assert all(map(ok, ("</t>1", "so { 12 < 13 </t>13")))
+    assert not any(map(ok, ("12", "so </t>x", "so </t>", "</t>1 and more")))
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_reasoning_between_control_tokens(router: EngineRouter, smollm2: FastTokenizer, backend: str) -> None:
+    marks = {"type": "token", "token": "<filename>"}, {"type": "token", "token": "<gh_stars>"}
+    document = {"type": "sequence", "elements": [tag(marks[0], {"type": "any_text"}, marks[1]), NUMBER]}
+    compiled = router.compile(StructuralTag(json.dumps(document), backend))
+    begin, end = smollm2.special_tokens["<filename>"], smollm2.special_tokens["<gh_stars>"]
+    assert allowed(compiled.matcher(), smollm2) == {begin}
+    assert takes(compiled, [begin, *smollm2.encode("it is <gh_stars> 3"), end, *smollm2.encode("3")], smollm2)
+    assert not takes(compiled, [begin, *smollm2.encode("it is"), begin], smollm2)
+    assert not takes(compiled, [begin, *smollm2.encode("it is"), end, *smollm2.encode("x")], smollm2)
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_tags_one_after_the_other(tiny_router: EngineRouter, backend: str) -> None:
+    separated = {
+        "type": "tags_with_separator",
+        "tags": [tag("<a>", NUMBER, "</a>"), tag("<b>", {"type": "any_text", "excludes": ["x"]}, "</b>")],
+        "separator": ", ",
+        "at_least_one": True,
+    }
+    ok = tiny_takes(tiny_router.compile(StructuralTag(json.dumps(separated), backend)))
+    assert all(map(ok, ("<a>1</a>", "<b></b>, <a>2</a>, <b>y</b>")))
+    assert not any(map(ok, ("", "<a>1</a>,<a>2</a>", "<b>x</b>", "<a>1</a> ")))
+
+
+def test_what_llguidance_refuses_is_refused_by_name(tiny_router: EngineRouter) -> None:
+    for spec, problem in (
+        (Ebnf("start: nobody"), "cannot be enforced by llguidance"),
+        (Regex("[\u4e00-\u9fff]"), "nothing that this model can write matches it"),
+        (Ebnf('start: "\u4e00"'), "nothing that this model can write"),
+    ):
+        with pytest.raises(UnsupportedConstraintError, match=problem) as caught:
+            tiny_router.compile(spec)
+        assert caught.value.field == "grammar"
+        assert "<state>" not in str(caught.value)
+
+
+def test_matchers_go_from_thread_to_thread(tiny_router: EngineRouter) -> None:
+    compiled = tiny_router.compile(schema({"type": "array", "items": {"type": "integer"}}))
+    matcher = compiled.matcher()
+    for token_id in spelled("[12,", TINY):
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(matcher.accept, token_id).result(30)
+    assert allowed(matcher, TINY)
+
+
+def test_forced_text_is_known_and_left_to_the_model(router: EngineRouter, smollm2: FastTokenizer) -> None:
+    matcher = router.compile(schema(PERSON, 0)).matcher()
+    assert matcher.forced_tokens() == [], "several tokens begin with a brace"
+    assert matcher.forced_bytes() == b'{"name":"'  # type: ignore[attr-defined]
+    (brace,) = smollm2.encode("{")
+    assert {brace, smollm2.encode('{"name')[0]} <= allowed(matcher, smollm2)

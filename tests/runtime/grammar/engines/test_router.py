@@ -1,0 +1,114 @@
+"""Each constraint goes to the safest engine that enforces it whole, or to the one it names, or is refused."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from ramet.runtime.grammar import CompiledGrammar, PrefixBackend
+from ramet.runtime.grammar.backend import GrammarBackend
+from ramet.runtime.grammar.choice import CompiledChoice
+from ramet.runtime.grammar.engines import EngineRouter
+from ramet.runtime.grammar.engines.guidance import CompiledGuidance
+from ramet.runtime.grammar.engines.outlines import CompiledOutlines
+from ramet.runtime.grammar.engines.xgr import CompiledXgrammar
+from ramet.runtime.protocol import (
+    Choice,
+    Ebnf,
+    GrammarSpec,
+    InvalidRequestError,
+    JsonSchema,
+    Prefix,
+    Regex,
+    StructuralTag,
+    UnsupportedConstraintError,
+)
+from tests.runtime.grammar.engines.walking import TINY, tiny_takes
+
+TEXT_THEN_NUMBER = json.dumps(
+    {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "json_schema", "json_schema": True}]}
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (JsonSchema("true"), CompiledGuidance),
+        (JsonSchema("{}", "xgrammar"), CompiledXgrammar),
+        (Regex("a"), CompiledGuidance),
+        (Regex("a", "xgrammar"), CompiledXgrammar),
+        (Regex("a", "outlines"), CompiledOutlines),
+        (Choice(("a", "b")), CompiledChoice),
+        (Choice(("a", "b"), "llguidance"), CompiledGuidance),
+        (Choice(("a", "b"), "xgrammar"), CompiledXgrammar),
+        (Choice(("a", "b"), "outlines"), CompiledOutlines),
+        (Ebnf('root ::= "a"'), CompiledGuidance),
+        (Ebnf('root ::= "a"', backend="xgrammar"), CompiledXgrammar),
+        (StructuralTag('{"type": "const_string", "value": "a"}'), CompiledGuidance),
+        (StructuralTag('{"type": "const_string", "value": "a"}', "xgrammar"), CompiledXgrammar),
+        (StructuralTag(TEXT_THEN_NUMBER), CompiledXgrammar),
+    ],
+)
+def test_who_enforces_what(tiny_router: EngineRouter, spec: GrammarSpec, kind: type[CompiledGrammar]) -> None:
+    compiled = tiny_router.compile(spec)
+    assert type(compiled) is kind
+    assert tiny_router.needs_probe(spec) == (kind in (CompiledXgrammar, CompiledOutlines))
+    assert str(type(spec).__struct_config__.tag) in tiny_router.kinds
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (JsonSchema("{}", "outlines"), "outlines"),
+        (Ebnf('root ::= "a"', backend="outlines"), "outlines does not enforce context-free"),
+        (StructuralTag('{"type": "any_text"}', "outlines"), "outlines does not enforce structural"),
+        (StructuralTag(TEXT_THEN_NUMBER, "llguidance"), "cannot be told from what follows"),
+        (StructuralTag(TEXT_THEN_NUMBER, max_whitespace=0), "cannot be told .*; and max_whitespace is 0"),
+        (Ebnf("start: nobody"), "llguidance: .*; and a grammar in Lark"),
+        (Prefix("a"), "give its inner grammar"),
+    ],
+)
+def test_an_engine_that_does_not_enforce_it_is_refused(
+    tiny_router: EngineRouter, spec: GrammarSpec, problem: str
+) -> None:
+    with pytest.raises(UnsupportedConstraintError, match=problem) as caught:
+        tiny_router.compile(spec)
+    assert caught.value.field in ("grammar", "backend")
+
+
+@pytest.mark.parametrize("spec", [JsonSchema("{"), JsonSchema("[]"), StructuralTag("[]"), Ebnf("")])
+def test_what_is_malformed_is_refused(tiny_router: EngineRouter, spec: GrammarSpec) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        tiny_router.compile(spec)
+    assert caught.value.field == "grammar"
+
+
+def test_behind_a_prefix(tiny_router: EngineRouter) -> None:
+    backend = PrefixBackend(tiny_router, lambda: tiny_router.choices.tokens)
+    ok = tiny_takes(backend.compile(Prefix('{"', JsonSchema('{"type": "object"}', "llguidance"))))
+    assert not ok('{"a": 1}')
+    assert ok('{"{"a": 1}')
+    assert tiny_router.needs_probe(Prefix("a", Regex("a", "xgrammar")))
+    assert not tiny_router.needs_probe(Prefix("a"))
+
+
+def test_another_process_builds_its_own() -> None:
+    module, _, name = EngineRouter(TINY).probe_builder.partition(":")
+    backend: GrammarBackend = getattr(import_module(module), name)(TINY)
+    assert tiny_takes(backend.compile(Regex("a+")))("aaa")
+
+
+def test_no_engine_is_imported_before_it_is_needed() -> None:
+    code = (
+        "from ramet.runtime.grammar.engines import EngineRouter\n"
+        "from ramet.runtime.protocol import Choice\n"
+        "from tests.runtime.grammar.engines.walking import TINY\n"
+        "EngineRouter(TINY).compile(Choice(('a',)))\n"
+        "import sys\n"
+        "heavy = ('torch', 'llguidance', 'xgrammar', 'outlines_core', 'transformers')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
