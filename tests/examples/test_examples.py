@@ -15,13 +15,23 @@ from ramet.runtime.cli import options
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TESTED = {
+    "agent_memory",
     "async_agents",
     "batch_extraction",
     "chat_memory",
+    "chat_turns",
     "engine_process",
+    "expert_answers",
+    "few_shot_qa",
+    "json_extraction",
+    "judge",
+    "math_word_problems",
+    "react",
     "research_note",
     "score_options",
+    "skeleton_of_thought",
     "streaming",
+    "tree_of_thought",
 }
 
 
