@@ -81,6 +81,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
     enable_prefix_cache: bool = True
     """False: nothing is kept of a finished request. The tokens are the same either way."""
+    prompt_lookup: bool = True
+    """Guess what comes next where the answer repeats its prompt or itself, and verify several tokens in one
+    step. The tokens are the same either way; it stops by itself for answers in which it is wrong."""
     threads: int | None = None
     """CPU threads of one operation; None: one a physical core."""
     cache_dir: str | None = None
@@ -107,6 +110,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_int("threads", self.threads, 1, 1024, optional=True)
         _check_int("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
         _check_bool("enable_prefix_cache", self.enable_prefix_cache)
+        _check_bool("prompt_lookup", self.prompt_lookup)
         if self.cache_dir is not None and (not isinstance(self.cache_dir, str) or not self.cache_dir):
             _fail("cache_dir", self.cache_dir, "a folder, or None")
 

@@ -5,7 +5,8 @@ from ramet.runtime.scheduler.config import SchedulerConfig
 from ramet.runtime.scheduler.drafting import DraftProposer
 from ramet.runtime.scheduler.policy import Fcfs, LongestPrefixMatch, OrderingPolicy
 from ramet.runtime.scheduler.request import Request, RequestStatus
-from ramet.runtime.scheduler.scheduler import Scheduler, SchedulerStats
+from ramet.runtime.scheduler.scheduler import Scheduler
+from ramet.runtime.scheduler.stats import SchedulerStats
 
 __all__ = [
     "BatchRow",

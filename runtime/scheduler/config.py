@@ -27,6 +27,9 @@ class SchedulerConfig:
     """The one budget of a step: decode rows, drafts and prefill chunks together."""
     enable_prefix_cache: bool = True
     """False: no request reads what another one computed, and nothing is kept of a finished one."""
+    max_guessing_tokens: int = 64
+    """A step that decodes only is filled up to so many tokens with drafts that are guesses; 0: nothing is
+    guessed. What a grammar forces is no guess, and is bounded by max_tokens_per_step alone."""
     max_overtakes: int = 64
     """How often a waiting request may be overtaken by younger ones of its priority; 0: never."""
     admission_headroom: int = 32
@@ -38,7 +41,7 @@ class SchedulerConfig:
             value = getattr(self, field.name)
             if field.name == "enable_prefix_cache":
                 continue
-            low = 0 if field.name in ("max_overtakes", "admission_headroom") else 1
+            low = 0 if field.name in ("max_overtakes", "admission_headroom", "max_guessing_tokens") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise InvalidRequestError(
                     f"{field.name} is {value!r}; it must be an integer of at least {low}", field=field.name

@@ -19,9 +19,17 @@ class RowBuilder:
         self._vocab_size = vocab_size
         self._proposer = proposer
 
-    def build(self, request: Request, num_tokens: int, draft_limit: int, page_reserve: int) -> BatchRow:
+    def build(
+        self,
+        request: Request,
+        num_tokens: int,
+        draft_limit: int,
+        page_reserve: int,
+        guess_limit: int | None = None,
+    ) -> BatchRow:
         """The next ``num_tokens`` of the history, and at most ``draft_limit`` drafts behind them if they are
-        the last ones. Drafts leave ``page_reserve`` pages available, so that nobody is preempted for them."""
+        the last ones, of which ``guess_limit`` (None: all) may be other than forced. Drafts leave
+        ``page_reserve`` pages available, so that nobody is preempted for them."""
         start = request.num_computed_tokens
         history = request.history
         end = start + num_tokens
@@ -31,7 +39,8 @@ class RowBuilder:
         pending_mask: RowMask | None = None
         if samples:
             if draft_limit > 0:
-                drafts = self._drafts(request, draft_limit, page_reserve)
+                guess_limit = draft_limit if guess_limit is None else min(guess_limit, draft_limit)
+                drafts = self._drafts(request, draft_limit, guess_limit, page_reserve)
             if request.guide is not None:
                 pending_mask = request.guide.masks(drafts)
         is_banned = request.num_output_tokens < request.params.min_tokens
@@ -54,13 +63,13 @@ class RowBuilder:
             pending_mask=pending_mask,
         )
 
-    def _drafts(self, request: Request, limit: int, page_reserve: int) -> list[int]:
+    def _drafts(self, request: Request, limit: int, guess_limit: int, page_reserve: int) -> list[int]:
         forced = [] if request.guide is None else request.guide.forced(FORCED_SECONDS)
         if forced is None:
             return []
         proposed = forced
-        if self._proposer is not None and len(forced) < limit:
-            proposed = [*forced, *self._proposer.propose(request, forced)]
+        if self._proposer is not None and guess_limit > 0 and len(forced) < limit:
+            proposed = [*forced, *self._proposer.propose(request, forced)[:guess_limit]]
         drafts = usable_drafts(request, proposed, limit, self._vocab_size)
         num_known = len(request.history)
         if drafts:

@@ -3,9 +3,8 @@
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from ramet.runtime.cache import CacheStats, PageAccountingError, PageAllocator, RadixCache
+from ramet.runtime.cache import PageAccountingError, PageAllocator, RadixCache
 from ramet.runtime.grammar.backend import GrammarMatcher
 from ramet.runtime.grammar.guide import Guide, MaskWork
 from ramet.runtime.grammar.service import JobThreads
@@ -19,53 +18,8 @@ from ramet.runtime.scheduler.kv_pages import KVPages
 from ramet.runtime.scheduler.policy import LongestPrefixMatch, OrderingPolicy
 from ramet.runtime.scheduler.request import NO_SLOT, Request, RequestStatus
 from ramet.runtime.scheduler.rows import RowBuilder
+from ramet.runtime.scheduler.stats import Counts, SchedulerStats
 from ramet.runtime.scheduler.waiting import WaitingQueue
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """Sizes as they are now, and counts since the scheduler was made."""
-
-    num_waiting: int
-    num_compiling: int
-    """Requests that wait for their grammar."""
-    num_running: int
-    num_free_pages: int
-    num_steps: int
-    num_computed_tokens: int
-    """Tokens that steps computed: prompts, outputs, and rejected drafts too."""
-    num_prompt_tokens: int
-    """Of the requests that were admitted."""
-    num_cached_tokens: int
-    """Those of the prompt tokens that were found in the cache."""
-    num_output_tokens: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    num_late_masks: int
-    num_preemptions: int
-    num_finished: int
-    cache: CacheStats
-
-
-class _Counts:
-    """The running totals behind SchedulerStats."""
-
-    __slots__ = (
-        "accepted",
-        "cached",
-        "computed",
-        "drafts",
-        "finished",
-        "late",
-        "outputs",
-        "preemptions",
-        "prompt",
-        "steps",
-    )
-
-    def __init__(self) -> None:
-        self.steps = self.computed = self.prompt = self.cached = self.outputs = 0
-        self.drafts = self.accepted = self.preemptions = self.finished = self.late = 0
 
 
 class _Step:
@@ -134,7 +88,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._is_blocked = False
         """The first candidate did not fit, and nothing has been given up since: no need to look again."""
-        self._counts = _Counts()
+        self._counts = Counts()
 
     @property
     def config(self) -> SchedulerConfig:
@@ -346,9 +300,12 @@ class Scheduler:
         """One token for each decoding request, and drafts from what is left."""
         decoding = [request for request in self._running if request.is_decoding and not request.is_held]
         draft_budget = step.budget - len(decoding)
-        if self._waiting or len(decoding) < len(self._running):
-            # Drafts are guesses; prompts that wait are not.
+        guess_budget = min(draft_budget, self._config.max_guessing_tokens - len(decoding))
+        may_admit = bool(self._waiting) and not self._is_blocked and bool(self._free_slots)
+        if may_admit or any(not request.is_decoding for request in self._running):
+            # Prompts fill the step; a guess would take the place of what is certain to be needed.
             draft_budget //= 2
+            guess_budget = 0
         # Everybody's next page comes before anybody's drafts.
         ready = [
             request
@@ -356,10 +313,13 @@ class Scheduler:
             if request.status is RequestStatus.RUNNING and self._make_room(request, len(request.history), step)
         ]
         for request in ready:
-            row = self._row_builder.build(request, 1, draft_budget, page_reserve=len(self._running))
+            row = self._row_builder.build(
+                request, 1, draft_budget, page_reserve=len(self._running), guess_limit=guess_budget
+            )
             step.rows[request.request_id] = row
             step.budget -= 1 + row.num_drafts
             draft_budget -= row.num_drafts
+            guess_budget -= row.num_drafts - request.num_forced_drafts
 
     def _schedule_prefills(self, step: _Step) -> None:
         for request in [request for request in self._running if not request.is_decoding]:
@@ -419,7 +379,9 @@ class Scheduler:
         assert has_pages
         self._pages.publish(request, end)
         spare = 0 if self._waiting else (step.budget - (end - start)) // 2
-        row = self._row_builder.build(request, end - start, spare, page_reserve=len(self._running))
+        row = self._row_builder.build(
+            request, end - start, spare, page_reserve=len(self._running), guess_limit=0
+        )
         step.rows[request.request_id] = row
         step.budget -= len(row.token_ids)
 
