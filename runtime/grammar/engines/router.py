@@ -2,7 +2,6 @@
 names."""
 
 from collections.abc import Callable
-from functools import cached_property
 
 import msgspec
 
@@ -13,6 +12,7 @@ from ramet.runtime.grammar.engines.outlines import OutlinesBackend
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import read_structural_tag
 from ramet.runtime.grammar.engines.xgr import XgrammarBackend
+from ramet.runtime.grammar.prefix import PrefixBackend
 from ramet.runtime.grammar.schema import plan
 from ramet.runtime.protocol import (
     Choice,
@@ -38,23 +38,20 @@ class EngineRouter:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._spellings = Spellings(vocabulary)
+        self._choices = ChoiceBackend(vocabulary)
+        self._spellings = Spellings(vocabulary, lambda: self._choices.tokens)
+        self._prefixes = PrefixBackend(self, lambda: self._choices.tokens)
         self._guidance = GuidanceBackend(self._spellings)
         self._xgrammar = XgrammarBackend(self._spellings)
         self._outlines = OutlinesBackend(self._spellings)
 
     @property
     def kinds(self) -> frozenset[str]:
-        return frozenset({"choice", "ebnf", "json_schema", "regex", "structural_tag"})
+        return frozenset({"choice", "ebnf", "json_schema", "prefix", "regex", "structural_tag"})
 
     @property
     def probe_builder(self) -> str:
         return PROBE_BUILDER
-
-    @cached_property
-    def choices(self) -> ChoiceBackend:
-        return ChoiceBackend(self._vocabulary)
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises UnsupportedConstraintError: no engine, or not the one that is named, enforces the whole of
@@ -71,10 +68,7 @@ class EngineRouter:
             case StructuralTag():
                 return self._tag(spec)
             case Prefix():
-                raise UnsupportedConstraintError(
-                    "a grammar of kind Prefix goes to the prefix backend; give its inner grammar",
-                    field="grammar",
-                )
+                return self._prefixes.compile(spec)
 
     def needs_probe(self, spec: GrammarSpec) -> bool:
         """Whether ``compile`` could hang, or take all memory, or end the process."""
@@ -116,7 +110,7 @@ class EngineRouter:
             case "outlines":
                 return self._outlines.compile_choice(spec)
             case _:
-                return self.choices.compile(spec)
+                return self._choices.compile(spec)
 
     def _ebnf(self, spec: Ebnf) -> CompiledGrammar:
         match spec.backend:

@@ -1,6 +1,6 @@
 """A tokenizer's tokens as the engines want them: bytes that no text can contain stand for control tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -27,15 +27,17 @@ class Spellings:
     MARK = b"\xff"
     """UTF-8 has no such byte, so a spelling that begins with it matches no text."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, tokens: Callable[[], TokenTable] | None = None) -> None:
+        """``tokens``: the vocabulary's table, where another part has it too."""
         self._vocabulary = vocabulary
+        self._table = tokens
         self.vocab_size = vocabulary.vocab_size
         self.num_words = -(-self.vocab_size // 32)
         """Of a bitmask row, int32."""
 
     @cached_property
     def tokens(self) -> TokenTable:
-        return TokenTable(self._vocabulary)
+        return TokenTable(self._vocabulary) if self._table is None else self._table()
 
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:

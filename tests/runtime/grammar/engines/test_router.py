@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from ramet.runtime.grammar import CompiledGrammar, PrefixBackend
+from ramet.runtime.grammar import CompiledGrammar
 from ramet.runtime.grammar.backend import GrammarBackend
 from ramet.runtime.grammar.choice import CompiledChoice
 from ramet.runtime.grammar.engines import EngineRouter
@@ -67,7 +67,6 @@ def test_who_enforces_what(tiny_router: EngineRouter, spec: GrammarSpec, kind: t
         (StructuralTag(TEXT_THEN_NUMBER, "llguidance"), "cannot be told from what follows"),
         (StructuralTag(TEXT_THEN_NUMBER, max_whitespace=0), "cannot be told .*; and max_whitespace is 0"),
         (Ebnf("start: nobody"), "llguidance: .*; and a grammar in Lark"),
-        (Prefix("a"), "give its inner grammar"),
     ],
 )
 def test_an_engine_that_does_not_enforce_it_is_refused(
@@ -86,8 +85,7 @@ def test_what_is_malformed_is_refused(tiny_router: EngineRouter, spec: GrammarSp
 
 
 def test_behind_a_prefix(tiny_router: EngineRouter) -> None:
-    backend = PrefixBackend(tiny_router, lambda: tiny_router.choices.tokens)
-    ok = tiny_takes(backend.compile(Prefix('{"', JsonSchema('{"type": "object"}', "llguidance"))))
+    ok = tiny_takes(tiny_router.compile(Prefix('{"', JsonSchema('{"type": "object"}', "llguidance"))))
     assert not ok('{"a": 1}')
     assert ok('{"{"a": 1}')
     assert tiny_router.needs_probe(Prefix("a", Regex("a", "xgrammar")))
