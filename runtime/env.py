@@ -65,6 +65,11 @@ def variable(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def child_environment(**added: str) -> dict[str, str]:
+    """This process's variables for a child of it, with further ones."""
+    return {**os.environ, **added}
+
+
 def read_environment(variables: Mapping[str, str]) -> Environment:
     """Environment from any mapping. Raises InvalidRequestError that names the variable and what it accepts."""
     offline = ("RAMET_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

@@ -84,6 +84,10 @@ class ChunkReader:
             raise GenerationError(f"{self._name} sent an event that is no JSON: {data[:200]!r}") from error
         if not isinstance(chunk, dict) or "error" in chunk or chunk.get("object") == "error":
             raise answered_error(self._name, None, data)
+        return self.read(chunk)
+
+    def read(self, chunk: dict[str, Any]) -> list[GenerateDelta]:
+        """The increments of one chunk."""
         if chunk.get("usage"):
             self._usage = chunk["usage"]
         if chunk.get("system_fingerprint"):

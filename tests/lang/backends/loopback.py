@@ -69,10 +69,10 @@ def of_events(*documents: object, done: bool = True) -> Answer:
 
 
 @contextmanager
-def serving(handler: Handler) -> Iterator[Loopback]:
+def serving(handler: Handler, port: int = 0) -> Iterator[Loopback]:
     """The server, on a thread of its own; what a handler raises is raised here at the end."""
     loop = asyncio.new_event_loop()
-    state = _State(handler)
+    state = _State(handler, port)
     thread = threading.Thread(target=_serve, args=(loop, state), daemon=True)
     thread.start()
     assert state.ready.wait(10)
@@ -120,7 +120,7 @@ def _serve(loop: asyncio.AbstractEventLoop, state: _State) -> None:
             writer.close()
 
     async def main() -> None:
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(connected, "127.0.0.1", state.port)
         state.port = server.sockets[0].getsockname()[1]
         state.ready.set()
         await state.stop.wait()

@@ -13,6 +13,8 @@ from tests.lang.backends.loopback import Answer, Handler, Request
 
 def wire_handler(face: EngineFace, *, api_key: str | None = None) -> Handler:
     async def answer(request: Request) -> Answer:
+        if request.path == wire.HEALTH_ROUTE:
+            return Answer()
         if api_key is not None and request.headers.get("authorization") != f"Bearer {api_key}":
             detail = wire.ErrorDetail(message="this key is not known", code="invalid_api_key")
             return Answer(401, msgspec.json.encode(wire.ErrorBody(error=detail)))
