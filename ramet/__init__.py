@@ -50,6 +50,13 @@ if TYPE_CHECKING:
     from ramet.lang import user_begin as user_begin
     from ramet.lang import user_end as user_end
     from ramet.lang import video as video
+    from ramet.lang.backends.anthropic_api import Anthropic as Anthropic
+    from ramet.lang.backends.endpoint import RuntimeEndpoint as RuntimeEndpoint
+    from ramet.lang.backends.http_client import Connection as Connection
+    from ramet.lang.backends.http_client import RetryPolicy as RetryPolicy
+    from ramet.lang.backends.launch import Runtime as Runtime
+    from ramet.lang.backends.litellm_api import LiteLLM as LiteLLM
+    from ramet.lang.backends.openai_api import OpenAI as OpenAI
     from ramet.runtime.engine import Engine as Engine
     from ramet.runtime.engine import EngineProcess as EngineProcess
     from ramet.runtime.protocol import ProgramTag as ProgramTag
@@ -102,15 +109,25 @@ _LANG = (
     "user_end",
     "video",
 )
+_BACKENDS = {
+    "Anthropic": "ramet.lang.backends.anthropic_api",
+    "Connection": "ramet.lang.backends.http_client",
+    "LiteLLM": "ramet.lang.backends.litellm_api",
+    "OpenAI": "ramet.lang.backends.openai_api",
+    "RetryPolicy": "ramet.lang.backends.http_client",
+    "Runtime": "ramet.lang.backends.launch",
+    "RuntimeEndpoint": "ramet.lang.backends.endpoint",
+}
 _HOME = {
     "Engine": "ramet.runtime.engine",
     "EngineProcess": "ramet.runtime.engine",
     "ProgramTag": "ramet.runtime.protocol",
     "SamplingParams": "ramet.runtime.protocol",
+    **_BACKENDS,
     **dict.fromkeys(_LANG, "ramet.lang"),
 }
 
-__all__ = ["Engine", "EngineProcess", "ProgramTag", "SamplingParams", "__version__", *_LANG]
+__all__ = ["Engine", "EngineProcess", "ProgramTag", "SamplingParams", "__version__", *_BACKENDS, *_LANG]
 
 
 def __getattr__(name: str) -> object:
