@@ -11,7 +11,7 @@ from ramet.lang.compiler.html import page
 from ramet.lang.compiler.measure import Measure, measure
 from ramet.lang.compiler.order import num_moved
 from ramet.lang.compiler.pieces import Compilation
-from ramet.lang.compiler.prewarm import prewarm_tails
+from ramet.lang.compiler.prewarm import PrewarmTails
 from ramet.lang.compiler.shared_calls import is_repeatable, question
 from ramet.lang.compiler.trace import Trace
 from ramet.lang.compiler.unread import drop_unread, dropped_calls
@@ -220,10 +220,11 @@ def _order_line(trace: Trace) -> str:
 
 
 def _prewarm_line(trace: Trace) -> str:
+    prewarm = PrewarmTails()
     branches = [
         track.branch.path
         for piece in trace.pieces()
-        for track in prewarm_tails(piece).tracks
+        for track in prewarm(piece).tracks
         if isinstance(track.operations[-1], Prewarm)
     ]
     if not branches:

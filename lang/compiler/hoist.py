@@ -48,7 +48,7 @@ def common_start(left: Sequence[Fixed], right: Sequence[Fixed]) -> tuple[Fixed, 
         if isinstance(one, AppendText) and isinstance(other, AppendText):
             shared.append(AppendText(_common_text(one.text, other.text)))
         break
-    return tuple(shared)
+    return tuple(merged(shared))
 
 
 def merged(fixed: Sequence[Fixed]) -> list[Fixed]:

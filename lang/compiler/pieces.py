@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ramet.lang.compiler.order import order_branches
 from ramet.lang.compiler.piece import Pass, Piece, Track, in_depth_first_order
-from ramet.lang.compiler.prewarm import prewarm_tails
+from ramet.lang.compiler.prewarm import PrewarmTails
 from ramet.lang.compiler.tags import tag_calls
 from ramet.lang.compiler.unread import drop_unread
 from ramet.lang.loop_thread import LoopThread
@@ -49,8 +49,8 @@ class Compilation:
         return self.pace is not Pace.AT_ONCE
 
     def passes(self) -> tuple[Pass, ...]:
-        """The passes over each piece, in order."""
-        return (drop_unread, order_branches, tag_calls, prewarm_tails) if self.compiles else ()
+        """The passes over each piece of one run, in order."""
+        return (drop_unread, order_branches, tag_calls, PrewarmTails()) if self.compiles else ()
 
 
 COMPILED = Compilation()
@@ -100,7 +100,7 @@ class Pieces:
                     self._pace = Pace.AT_ONCE
                 touched, self._touched = list(self._touched), {}
                 self._number += 1
-            if touched:
+            if touched or waits:
                 tracks = in_depth_first_order([Track(branch, branch.take_held()) for branch in touched])
                 self._hand_on(Piece(tracks, waits, whole, wanted))
 
