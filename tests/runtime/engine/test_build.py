@@ -9,12 +9,16 @@ import torch
 
 from ramet.runtime.engine.build import build_engine, num_parameters
 from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.core import EngineCore
 from ramet.runtime.models.config import ModelConfig, MoeConfig
 from ramet.runtime.protocol import (
     Choice,
+    Ebnf,
     FinishReason,
     GenerateInput,
+    GrammarSpec,
     InvalidRequestError,
+    JsonSchema,
     ModelLoadError,
     Regex,
     SamplingParams,
@@ -168,20 +172,35 @@ def test_a_damaged_model_is_refused(settings: dict[str, Any], tmp_path: Path) ->
         build_engine(EngineConfig(**{**settings, "model": str(tmp_path)}))
 
 
-def test_choices_are_enforced_and_other_grammars_refused(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "grammar",
+    [Choice(("the", "he")), Regex("the|he"), JsonSchema('{"enum": [1, 2]}'), Ebnf('root ::= "the" | "he"')],
+)
+def test_grammars_are_enforced(settings: dict[str, Any], grammar: GrammarSpec) -> None:
     core = build_engine(EngineConfig(**settings)).core
-    params = SamplingParams(grammar=Choice(("the", "he")), temperature=0, max_tokens=9)
+    params = SamplingParams(grammar=grammar, temperature=0, max_tokens=9)
+    assert text_of(core, params) in ("the", "he", "1", "2")
+    core.close()
+
+
+def test_a_grammar_that_no_engine_enforces_ends_its_request_alone(settings: dict[str, Any]) -> None:
+    core = build_engine(EngineConfig(**settings)).core
+    with pytest.raises(UnsupportedConstraintError, match="look-around"):
+        text_of(core, SamplingParams(grammar=Regex("(?=a)b"), max_tokens=9))
+    assert text_of(core, SamplingParams(grammar=Regex("he"), max_tokens=9)) == "he"
+    core.close()
+
+
+def text_of(core: EngineCore, params: SamplingParams) -> str:
+    """The text of one request; raises what it ended with."""
     core.add(GenerateInput(request_id="a", token_ids=[10], params=params))
     text = ""
     while core.has_work():
-        text += "".join(output.text for output in core.step())
-    assert text in ("the", "he")
-    with pytest.raises(UnsupportedConstraintError):
-        core.add(
-            GenerateInput(
-                request_id="b", token_ids=[10], params=SamplingParams(grammar=Regex("a"), max_tokens=9)
-            )
-        )
+        for output in core.step():
+            text += output.text
+            if output.error is not None:
+                raise UnsupportedConstraintError(output.error, field="grammar")
+    return text
 
 
 def test_parameters_are_counted_from_the_shapes() -> None:
