@@ -1,9 +1,10 @@
-"""Which version of an op runs: the CPU's for fp32 tensors on CPU, the oracle's plain torch elsewhere."""
+"""Which version of an op runs: for fp32 tensors on CPU the compiled one where there is one, else few calls of
+torch; elsewhere the oracle in plain torch."""
 
 import torch
 from torch import Tensor
 
-from ramet.kernels import cpu, reference
+from ramet.kernels import cpu, native, reference
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -12,13 +13,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x: [..., hidden]; weight: [hidden]. Gemma's ``1 + weight`` is folded into the weight when it is loaded.
     """
     if _is_cpu_fp32(x) and weight.dtype is torch.float32:
-        return cpu.rms_norm(x, weight, eps)
+        library = native.library()
+        return cpu.rms_norm(x, weight, eps) if library is None else library.rms_norm(x, weight, eps)
     return reference.rms_norm(x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """residual + x, and its norm: (normed, new_residual). Neither argument changes."""
     if _is_cpu_fp32(x) and residual.dtype is torch.float32 and weight.dtype is torch.float32:
+        library = native.library()
+        if library is not None and x.dim() == 2:
+            return library.add_rms_norm(x, residual, weight, eps)
         return cpu.add_rms_norm(x, residual, weight, eps)
     return reference.add_rms_norm(x, residual, weight, eps)
 
@@ -30,13 +35,17 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
     cos, sin: [num_tokens, rotary_dim / 2] fp32. Dimensions from rotary_dim on pass through.
     """
     if _is_cpu_fp32(q) and k.dtype is torch.float32 and 2 * cos.shape[-1] == q.shape[-1]:
-        return cpu.apply_rope(q, k, cos, sin)
+        library = native.library()
+        return cpu.apply_rope(q, k, cos, sin) if library is None else library.apply_rope(q, k, cos, sin)
     return reference.apply_rope(q, k, cos, sin)
 
 
 def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
     """act(gate) * up. gate_up: [num_tokens, 2 * intermediate], gate first. kind: "silu" or "gelu_tanh"."""
     if _is_cpu_fp32(gate_up):
+        library = native.library()
+        if library is not None and gate_up.dim() == 2 and kind in ("silu", "gelu_tanh"):
+            return library.gated_activation(gate_up, tanh_gelu=kind == "gelu_tanh")
         return cpu.gated_activation(gate_up, kind)
     return reference.gated_activation(gate_up, kind)
 

@@ -43,9 +43,10 @@ AVX512_VNNI = Target(
     name="avx512_vnni",
     cpu_flags=frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}),
     compiler_flags=("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma"),
-    sources=("linear_int8_avx512.c",),
+    sources=("linear_int8_avx512.c", "elementwise_avx512.c", "attention_avx512.c"),
 )
 TARGETS = (AVX512_VNNI,)
+HEADERS = ("vector_math.h",)
 
 
 def choose_target(cpu_flags: frozenset[str]) -> Target:
@@ -85,7 +86,7 @@ def build(target: Target, folder: Path, compiler: Path) -> Path:
     Raises NativeBuildError.
     """
     openmp = _torch_openmp()
-    texts = [(_SOURCES / name).read_bytes() for name in target.sources]
+    texts = [(_SOURCES / name).read_bytes() for name in (*target.sources, *HEADERS)]
     made_from = [
         *_FLAGS,
         *target.compiler_flags,

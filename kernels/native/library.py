@@ -3,7 +3,10 @@
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,9 +16,11 @@ _ALIGNMENT = 64
 MAX_DEPTH = 1 << 16
 """255 * 127 * 2^16 < 2^31: a sum over more terms could overflow int32."""
 
-_POINTER = ctypes.c_void_p
-_INT64 = ctypes.c_int64
-_INT = ctypes.c_int
+SPAN = 192
+"""Keys of one item of attention, at the most."""
+_TRANSPOSED_KEYS = 16
+
+Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +34,26 @@ class NativeInt8Weight:
     scale: Tensor
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionItems:
+    """One step's attention, cut into items: a span of at most SPAN keys and the queries that read it.
+
+    slots: [any] int64, of the items' keys, one item after another.
+    items: [num_items, 4] int64: the first of its slots, how many, the first of its pairs, how many.
+    pairs: [num_pairs, 4] int32: the query's token in the batch, the item's keys first..last (exclusive) that it
+    sees, at least one, and the number of its partial result.
+    folds: [num_tokens, 2] int64: a token's first partial result, and how many follow each other from there.
+    """
+
+    slots: Int64Array
+    items: Int64Array
+    pairs: npt.NDArray[np.int32]
+    folds: Int64Array
+    num_partials: int
+    max_pairs: int
+    """The most of one item."""
+
+
 class NativeLibrary:
     """Thread-safe; the interpreter lock is not held in a call. All tensors on CPU."""
 
@@ -36,21 +61,35 @@ class NativeLibrary:
         """Raises NativeBuildError where the file is no library of this version."""
         self.path = path
         self.name = name
+        pointer, int64, int32, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
         try:
             library = ctypes.CDLL(str(path))
-            self._packed_int8_bytes = library.ramet_packed_int8_bytes
-            self._pack_int8 = library.ramet_pack_int8
-            self._linear_int8 = library.ramet_linear_int8
+            self._packed_int8_bytes = _function(library.ramet_packed_int8_bytes, int64, int64, result=int64)
+            self._pack_int8 = _function(library.ramet_pack_int8, pointer, int64, int64, pointer)
+            self._linear_int8 = _function(
+                library.ramet_linear_int8,
+                *(pointer, int64, int64, pointer, pointer, pointer, int64, pointer, int32),
+                result=int32,
+            )
+            self._rms_norm = _function(
+                library.ramet_rms_norm,
+                *(pointer, int64, pointer, pointer, real, int64, int64, pointer, pointer, int32),
+            )
+            self._rope = _function(
+                library.ramet_rope,
+                *(pointer, int64, int64, pointer, int64, int64, pointer, pointer, int64, int64, pointer, int32),
+            )
+            self._gated_activation = _function(
+                library.ramet_gated_activation, *(pointer, int64, int64, int64, int32, pointer, int32)
+            )
+            self._attention = _function(
+                library.ramet_attention,
+                *(pointer, int64, pointer, int64, pointer, int64, pointer, pointer, pointer, int64, int64),
+                *(int64, int64, pointer, pointer, int64, pointer, pointer, real, real, pointer, pointer),
+                *(int64, pointer, int32),
+            )
         except (OSError, AttributeError) as error:
             raise NativeBuildError(f"{path} cannot be loaded: {error}") from error
-        self._packed_int8_bytes.argtypes = [_INT64, _INT64]
-        self._packed_int8_bytes.restype = _INT64
-        self._pack_int8.argtypes = [_POINTER, _INT64, _INT64, _POINTER]
-        self._pack_int8.restype = None
-        self._linear_int8.argtypes = [
-            *(_POINTER, _INT64, _INT64, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _INT)
-        ]
-        self._linear_int8.restype = _INT
 
     def pack_int8(self, weight: Tensor, scale: Tensor) -> NativeInt8Weight:
         """weight: [out_features, in_features] int8, in_features up to MAX_DEPTH; scale: [out_features] fp32."""
@@ -81,3 +120,120 @@ class NativeLibrary:
         if failed:
             raise MemoryError(f"no memory for the digits of {num_tokens} tokens")
         return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x: [..., width] fp32; weight: [width] fp32. Returns [..., width]."""
+        width = x.shape[-1]
+        if x.dim() != 2 or x.stride(1) != 1:
+            x = x.contiguous()
+        normed = torch.empty(x.shape)
+        self._rms_norm(
+            *(x.data_ptr(), x.stride(0) if x.dim() == 2 else width, None, weight.data_ptr(), eps),
+            *(x.numel() // width, width, normed.data_ptr(), None, torch.get_num_threads()),
+        )
+        return normed
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """The norm of x + residual, and x + residual. All [num_tokens, width] fp32."""
+        x, residual = x.contiguous(), residual.contiguous()
+        rows, width = x.shape
+        normed, total = torch.empty(x.shape), torch.empty(x.shape)
+        self._rms_norm(
+            *(x.data_ptr(), width, residual.data_ptr(), weight.data_ptr(), eps),
+            *(rows, width, normed.data_ptr(), total.data_ptr(), torch.get_num_threads()),
+        )
+        return normed, total
+
+    def apply_rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """q: [num_tokens, num_heads, head_dim] fp32; k likewise; cos, sin: [num_tokens, head_dim / 2] fp32.
+
+        The results are views of one new tensor.
+        """
+        q, k, cos, sin = by_token(q), by_token(k), cos.contiguous(), sin.contiguous()
+        num_tokens, num_heads, head_dim = q.shape
+        num_kv_heads = k.shape[1]
+        out = torch.empty((num_tokens, num_heads + num_kv_heads, head_dim))
+        self._rope(
+            *(q.data_ptr(), q.stride(0), num_heads, k.data_ptr(), k.stride(0), num_kv_heads),
+            *(cos.data_ptr(), sin.data_ptr(), num_tokens, head_dim // 2),
+            *(out.data_ptr(), torch.get_num_threads()),
+        )
+        turned_q, turned_k = out.split_with_sizes((num_heads, num_kv_heads), 1)
+        return turned_q, turned_k
+
+    def gated_activation(self, gate_up: Tensor, *, tanh_gelu: bool) -> Tensor:
+        """gate_up: [num_tokens, 2 * width] fp32, gate first. SiLU, or GELU's tanh form. Returns [num_tokens,
+        width]."""
+        if gate_up.stride(1) != 1:
+            gate_up = gate_up.contiguous()
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty((rows, width))
+        self._gated_activation(
+            *(gate_up.data_ptr(), gate_up.stride(0), rows, width, tanh_gelu),
+            *(out.data_ptr(), torch.get_num_threads()),
+        )
+        return out
+
+    def attention(
+        self,
+        heads: tuple[Tensor, Tensor, Tensor],
+        pool: tuple[Tensor, Tensor],
+        written: Tensor,
+        items: AttentionItems,
+        scratch: "AttentionScratch",
+        *,
+        scale: float,
+        softcap: float | None,
+    ) -> Tensor:
+        """Writes k and v into the pool, then attends.
+
+        heads: q [num_tokens, num_heads, head_dim], k and v [num_tokens, num_kv_heads, head_dim]; pool: keys and
+        values, [num_slots, num_kv_heads, head_dim] each; all fp32, head_dim a multiple of 16. written:
+        [num_tokens] int64 slots. Returns q's shape. A token's result depends on its own query, keys and values
+        alone, and on where its spans begin.
+        """
+        q, k, v = map(by_token, heads)
+        num_tokens, num_heads, head_dim = q.shape
+        num_kv_heads = k.shape[1]
+        num_threads = torch.get_num_threads()
+        out = torch.empty(q.shape)
+        partials, own, size = scratch.of(items, num_heads, num_heads // num_kv_heads, head_dim, num_threads)
+        self._attention(
+            *(q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)),
+            *(pool[0].data_ptr(), pool[1].data_ptr(), written.data_ptr(), num_tokens, num_kv_heads),
+            *(num_heads // num_kv_heads, head_dim, items.slots.ctypes.data, items.items.ctypes.data),
+            *(len(items.items), items.pairs.ctypes.data, items.folds.ctypes.data, scale, softcap or 0.0),
+            *(partials, own, size, out.data_ptr(), num_threads),
+        )
+        return out
+
+
+class AttentionScratch:
+    """Memory of ``NativeLibrary.attention``, kept from layer to layer; for one call at a time."""
+
+    def __init__(self) -> None:
+        self._partials = torch.empty(0)
+        self._own = torch.empty(0)
+
+    def of(
+        self, items: AttentionItems, num_heads: int, group_size: int, head_dim: int, num_threads: int
+    ) -> tuple[int, int, int]:
+        """Addresses of the partial results and of the threads' own memory, and the floats of a thread."""
+        num_partials = items.num_partials * num_heads * (head_dim + 2)
+        size = head_dim * _TRANSPOSED_KEYS + items.max_pairs * group_size * SPAN
+        if self._partials.numel() < num_partials:
+            self._partials = torch.empty(num_partials)
+        if self._own.numel() < num_threads * size + _ALIGNMENT:
+            self._own = torch.empty(num_threads * size + _ALIGNMENT)
+        start = self._own.data_ptr()
+        return self._partials.data_ptr(), start + -start % _ALIGNMENT, size
+
+
+def by_token(x: Tensor) -> Tensor:
+    """[num_tokens, heads, head_dim] with each token's heads in a row."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+
+def _function(function: Any, *arguments: Any, result: Any = None) -> Any:
+    function.argtypes, function.restype = list(arguments), result
+    return function

@@ -8,8 +8,7 @@
  * vpdpbusd multiplies unsigned by signed bytes: weights are stored with 128 added, and 128 times a digit row's
  * sum is taken off the result again.
  */
-#include <immintrin.h>
-#include <stdint.h>
+#include "vector_math.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,11 +50,6 @@ void ramet_pack_int8(const int8_t *weight, int64_t n, int64_t k, uint8_t *packed
         for (int64_t i = quad * 4; i < k; i++)
             to[quad * COLUMNS * 4 + i % 4] = row[i] ^ 0x80;
     }
-}
-
-static __mmask16 tail_mask(int64_t remaining)
-{
-    return remaining >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << remaining) - 1u);
 }
 
 /* One token's two digit rows, their sums and its scale. A token that is not finite gets a scale that is not. */

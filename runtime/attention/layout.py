@@ -237,6 +237,15 @@ class StepLayout:
         return visible
 
 
+def written_slots(metadata: AttentionMetadata, pages: PageSlots) -> Ints:
+    """The slots of the rows' own tokens, in the order of the flattened batch."""
+    written = []
+    for row, (query_len, kv_len) in enumerate(zip(metadata.query_lens, metadata.kv_lens, strict=True)):
+        assert 1 <= query_len <= kv_len, f"row {row} computes {query_len} of {kv_len} tokens"
+        written.append(pages.slots(row, kv_len - query_len, kv_len))
+    return np.concatenate(written)
+
+
 def _by_shape(items: list[_Item]) -> dict[tuple[int, int], list[_Item]]:
     """Items by (queries, keys), both rounded up; few short ones are padded to join longer ones."""
     by_shape: dict[tuple[int, int], list[_Item]] = {}

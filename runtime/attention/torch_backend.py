@@ -3,13 +3,12 @@
 See ``layout`` for how a step is cut so that a token's result does not depend on what it is batched with.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ramet.runtime.attention.base import AttentionMetadata
 from ramet.runtime.attention.chunk import ChunkAttention
-from ramet.runtime.attention.layout import SPAN, HeadLayout, Ints, PageSlots, StepLayout
+from ramet.runtime.attention.layout import SPAN, HeadLayout, PageSlots, StepLayout, written_slots
 from ramet.runtime.attention.tokenwise import TokenwiseAttention
 from ramet.runtime.forward import AttentionSpec, KVPool
 
@@ -64,7 +63,7 @@ class TorchAttentionPlan:
         self._device = device
         self._longest = max(metadata.kv_lens)
         self._pages = PageSlots(metadata, page_size)
-        self._written_slots = torch.from_numpy(_written_slots(metadata, self._pages)).to(device)
+        self._written_slots = torch.from_numpy(written_slots(metadata, self._pages)).to(device)
         # The layouts of layers with different windows, each made when a layer first needs it.
         self._by_window: dict[int | None, _WindowAttention] = {}
 
@@ -116,12 +115,3 @@ class _WindowAttention:
         for tokens, chunk in self._chunks:
             out[tokens] = chunk(q[tokens], keys, values, spec)
         return out
-
-
-def _written_slots(metadata: AttentionMetadata, pages: PageSlots) -> Ints:
-    """The slots of the rows' own tokens, in the order of the flattened batch."""
-    written = []
-    for row, (query_len, kv_len) in enumerate(zip(metadata.query_lens, metadata.kv_lens, strict=True)):
-        assert 1 <= query_len <= kv_len, f"row {row} computes {query_len} of {kv_len} tokens"
-        written.append(pages.slots(row, kv_len - query_len, kv_len))
-    return np.concatenate(written)

@@ -4,6 +4,7 @@ torch.
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -178,7 +179,9 @@ def _scheduler(
         policy=policy,
         stop_token_ids=tokenizer.stop_token_ids,
         proposer=PromptLookup() if config.prompt_lookup else None,
-        mask_work=MaskWork(JobThreads("mask", MASK_THREADS), wakeup.set),
+        mask_work=MaskWork(
+            JobThreads("mask", MASK_THREADS), wakeup.set, partial(tokenizer.encode, add_bos=False)
+        ),
     )
 
 

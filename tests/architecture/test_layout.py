@@ -173,10 +173,10 @@ def test_wheel_holds_the_modules_on_disk(tmp_path: Path) -> None:
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".py", ".c"))}
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".py", ".c", ".h"))}
     expected = set()
     for package in PACKAGES:
-        for path in (*(copy / package).rglob("*.py"), *(copy / package).rglob("*.c")):
+        for path in (*(copy / package).rglob("*.py"), *(copy / package).rglob("*.[ch]")):
             if any(parent.is_symlink() for parent in path.parents):
                 continue
             inside = path.relative_to(copy)

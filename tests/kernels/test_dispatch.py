@@ -5,27 +5,45 @@ import torch
 from torch import Tensor
 
 from ramet import kernels
-from ramet.kernels import cpu, reference
+from ramet.kernels import cpu, native, reference
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_fp32_on_cpu_takes_the_cpus_version() -> None:
+def test_fp32_on_cpu_takes_the_compiled_version_else_the_cpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    native.enable(tmp_path_factory.mktemp("kernels"))
     x, residual, weight = random(5, 64), random(5, 64, seed=1), random(64, seed=2)
-    assert torch.equal(kernels.rms_norm(x, weight, 1e-5), cpu.rms_norm(x, weight, 1e-5))
-    for actual, expected in zip(
-        kernels.add_rms_norm(x, residual, weight, 1e-5),
-        cpu.add_rms_norm(x, residual, weight, 1e-5),
-        strict=True,
-    ):
-        assert torch.equal(actual, expected)
-    assert torch.equal(kernels.gated_activation(x, "silu"), cpu.gated_activation(x, "silu"))
     q, k, angles = x.view(5, 2, 32), residual.view(5, 2, 32), random(5, 16, seed=3)
-    actual, expected = (ops.apply_rope(q, k, angles.cos(), angles.sin()) for ops in (kernels, cpu))
-    assert torch.equal(actual[0], expected[0])
-    assert torch.equal(actual[1], expected[1])
+
+    def results() -> list[Tensor]:
+        return [
+            kernels.rms_norm(x, weight, 1e-5),
+            *kernels.add_rms_norm(x, residual, weight, 1e-5),
+            kernels.gated_activation(x, "silu"),
+            *kernels.apply_rope(q, k, angles.cos(), angles.sin()),
+        ]
+
+    library = native.library()
+    if library is not None:
+        compiled = [
+            library.rms_norm(x, weight, 1e-5),
+            *library.add_rms_norm(x, residual, weight, 1e-5),
+            library.gated_activation(x, tanh_gelu=False),
+            *library.apply_rope(q, k, angles.cos(), angles.sin()),
+        ]
+        assert all(map(torch.equal, results(), compiled))
+    monkeypatch.setattr(native, "library", lambda: None)
+    plain = [
+        cpu.rms_norm(x, weight, 1e-5),
+        *cpu.add_rms_norm(x, residual, weight, 1e-5),
+        cpu.gated_activation(x, "silu"),
+        *cpu.apply_rope(q, k, angles.cos(), angles.sin()),
+    ]
+    assert all(map(torch.equal, results(), plain))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -29,7 +29,7 @@ def forms(weight: Tensor, scale: Tensor) -> list[Tensor | PreparedInt8Weight]:
     """The plain weight and, where this CPU has them, the prepared ones."""
     found: list[Tensor | PreparedInt8Weight] = [weight]
     if int8_kernels.fbgemm_is_exact():
-        found.append(Int8Weight(*weight.shape, int8_kernels._pack(weight, scale)))
+        found.append(Int8Weight(weight.shape[0], weight.shape[1], int8_kernels._pack(weight, scale)))
     if (library := native.library()) is not None:
         found.append(library.pack_int8(weight, scale))
     return found

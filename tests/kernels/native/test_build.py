@@ -111,5 +111,5 @@ def test_a_compiler_that_is_gone_is_named(tmp_path: Path) -> None:
 def test_all_sources_are_there() -> None:
     for target in building.TARGETS:
         assert isinstance(target, Target)
-        for name in target.sources:
+        for name in (*target.sources, *building.HEADERS):
             assert (Path(building.__file__).parent / name).is_file()

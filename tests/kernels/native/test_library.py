@@ -102,3 +102,74 @@ def test_inputs_that_are_not_contiguous_and_of_other_dtypes(library: NativeLibra
 def test_no_tokens(library: NativeLibrary) -> None:
     prepared = library.pack_int8(random_int8(4, 3), torch.ones(4))
     assert library.linear_int8(torch.empty(0, 3), prepared, None).shape == (0, 4)
+
+
+WIDTHS = [1, 5, 16, 63, 64, 576, 1000]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms(library: NativeLibrary, width: int) -> None:
+    x, residual, weight = random(9, width) * 5, random(9, width, seed=1), random(width, seed=2)
+    torch.testing.assert_close(library.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    normed, total = library.add_rms_norm(x, residual, weight, 1e-5)
+    assert torch.equal(total, x + residual)
+    torch.testing.assert_close(normed, reference.rms_norm(total, weight, 1e-5))
+    assert torch.equal(library.rms_norm(total, weight, 1e-5), normed)
+    heads = random(4, 3, 2 * width)[..., :width]
+    torch.testing.assert_close(library.rms_norm(heads, weight, 1e-5), reference.rms_norm(heads, weight, 1e-5))
+    assert torch.equal(library.rms_norm(torch.zeros(2, width), weight, 1e-5), torch.zeros(2, width))
+
+
+@pytest.mark.parametrize("head_dim", [2, 32, 64, 80, 128])
+def test_rope(library: NativeLibrary, head_dim: int) -> None:
+    joint = random(7, 5, head_dim)
+    q, k, angles = joint[:, :3], joint[:, 3:], random(7, head_dim // 2, seed=1)
+    before = joint.clone()
+    expected = reference.apply_rope(q, k, angles.cos(), angles.sin())
+    for actual, wanted in zip(library.apply_rope(q, k, angles.cos(), angles.sin()), expected, strict=True):
+        torch.testing.assert_close(actual, wanted)
+    assert torch.equal(joint, before)
+    apart = library.apply_rope(q.contiguous(), k.contiguous(), angles.cos(), angles.sin())
+    for actual, wanted in zip(apart, expected, strict=True):
+        torch.testing.assert_close(actual, wanted)
+
+
+@pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gated_activations(library: NativeLibrary, kind: str, width: int) -> None:
+    gate_up = random(6, 2 * width) * 4
+    actual = library.gated_activation(gate_up, tanh_gelu=kind == "gelu_tanh")
+    torch.testing.assert_close(actual, reference.gated_activation(gate_up, kind))
+
+
+@pytest.mark.parametrize("tanh_gelu", [False, True])
+def test_activations_of_all_magnitudes(library: NativeLibrary, tanh_gelu: bool) -> None:
+    gate = torch.cat((torch.logspace(-38, 38, 500), torch.tensor([0.0, float("inf"), float("nan")])))
+    gate = torch.cat((gate, -gate))
+    actual = library.gated_activation(torch.cat((gate, torch.ones_like(gate)))[None], tanh_gelu=tanh_gelu)[0]
+    expected = (_gelu_tanh if tanh_gelu else torch.nn.functional.silu)(gate.double()).float()
+    finite = expected.isfinite()
+    # torch's 1 + tanh cancels where the result is this small.
+    atol = 1e-15 if tanh_gelu else 1e-37
+    torch.testing.assert_close(actual[finite], expected[finite], rtol=2e-6, atol=atol)
+    assert actual[gate.isnan()].isnan().all()
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_a_row_has_the_same_bits_in_every_batch(library: NativeLibrary, num_threads: int) -> None:
+    x, weight = random(300, 600), random(300, seed=1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads)
+        whole = library.gated_activation(x, tanh_gelu=False)
+        normed = library.rms_norm(whole, weight, 1e-6)
+        for row in (0, 1, 151, 299):
+            alone = library.gated_activation(x[row : row + 1], tanh_gelu=False)
+            assert torch.equal(alone[0], whole[row])
+            assert torch.equal(library.rms_norm(alone, weight, 1e-6)[0], normed[row])
+    finally:
+        torch.set_num_threads(before)
