@@ -44,6 +44,15 @@ class GrammarMatcher(Protocol):
         ...
 
 
+@runtime_checkable
+class ForcedText(Protocol):
+    """A GrammarMatcher that knows text which must come next, where several ways to spell it are open."""
+
+    def forced_bytes(self) -> bytes:
+        """What every continuation begins with, in whatever tokens; empty where nothing is known."""
+        ...
+
+
 class CompiledGrammar(Protocol):
     """Immutable and shared between requests."""
 

@@ -102,6 +102,14 @@ class CompiledChoice:
             self._allowed[state] = known
         return known
 
+    def common(self, state: _State) -> bytes:
+        """What all options that are left go on with."""
+        # Sorted, so that what the first and the last share, all share.
+        first, last = self._options[state.first], self._options[state.end - 1]
+        pairs = enumerate(zip(first[state.depth :], last[state.depth :], strict=False), state.depth)
+        end = next((at for at, (one, other) in pairs if one != other), min(len(first), len(last)))
+        return first[state.depth : end]
+
     def _state_at(self, state: _State, prefix: bytes) -> _State | None:
         first = bisect_left(self._options, prefix, state.first, state.end)
         if first == state.end or not self._options[first].startswith(prefix):
@@ -210,6 +218,11 @@ class ChoiceMatcher:
             forced += allowed
             state = self._compiled.after(state, allowed[0])
         return forced
+
+    def forced_bytes(self) -> bytes:
+        """See ForcedText."""
+        state = self._path[-1]
+        return b"" if state is None else self._compiled.common(state)
 
     def is_terminated(self) -> bool:
         return self._path[-1] is None

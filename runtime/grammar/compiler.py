@@ -25,6 +25,7 @@ from ramet.runtime.grammar.service.probe import START_SECONDS
 from ramet.runtime.protocol import (
     GrammarSpec,
     InvalidRequestError,
+    Prefix,
     RametError,
     RequestFailedError,
     UnsupportedConstraintError,
@@ -75,7 +76,8 @@ class Compilation:
         self.spec = spec
         self.key = key
         self.submitted = time.monotonic()
-        self.job: Job[CompiledGrammar] | None = None
+        self.job: Job[CompiledGrammar | None] | None = None
+        """Its result is None where the spec turned out to be risky."""
         self.threads: JobThreads | None = None
         self.deadline = 0.0
         """Seconds that its job may run."""
@@ -216,20 +218,22 @@ class GrammarCompiler:
         self._num_misses += 1
         compilation = Compilation(spec, key)
         self._running[key] = compilation
-        if isinstance(self._backend, RiskyBackend) and self._backend.needs_probe(spec):
-            work = partial(_compile_risky, self._backend, spec, self._grammar_probe(self._backend))
-            compilation.threads = self._risky_threads
-            compilation.deadline = self._limits.deadline + self._limits.probe.seconds + START_SECONDS
-        else:
-            work = partial(self._backend.compile, spec)
-            compilation.threads = self._threads
-            compilation.deadline = self._limits.deadline
-        compilation.job = compilation.threads.submit(work, self._on_done)
-        self._settle(compilation)
+        self._hand_in(compilation, self._threads, partial(_compile_safe, self._backend, spec))
         return compilation
 
-    def _grammar_probe(self, backend: RiskyBackend) -> GrammarProbe:
+    def _hand_in(
+        self, compilation: Compilation, threads: JobThreads, work: Callable[[], CompiledGrammar | None]
+    ) -> None:
+        compilation.deadline = self._limits.deadline
+        if threads is self._risky_threads:
+            compilation.deadline += self._limits.probe.seconds + START_SECONDS
+        compilation.threads = threads
+        compilation.job = threads.submit(work, self._on_done)
+        self._settle(compilation)
+
+    def _grammar_probe(self, backend: GrammarBackend) -> GrammarProbe:
         if self._probe is None:
+            assert isinstance(backend, RiskyBackend)
             if self._vocabulary is None:
                 raise ValueError("a backend with engines that may hang needs the vocabulary to probe them")
             vocabulary = PlainVocabulary.of(self._vocabulary)
@@ -261,17 +265,21 @@ class GrammarCompiler:
                 )
             )
 
-    def _give_up(self, compilation: Compilation, job: Job[CompiledGrammar]) -> None:
+    def _give_up(self, compilation: Compilation, job: Job[CompiledGrammar | None]) -> None:
         assert compilation.threads is not None
         compilation.threads.give_up(job)
         del self._running[compilation.key]
         self._num_refused += 1
 
-    def _finish(self, compilation: Compilation, job: Job[CompiledGrammar]) -> None:
-        del self._running[compilation.key]
+    def _finish(self, compilation: Compilation, job: Job[CompiledGrammar | None]) -> None:
         self._seconds += job.seconds_running()
         try:
             compiled = job.result()
+            if compiled is None:
+                probe = self._grammar_probe(self._backend)
+                work = partial(_compile_risky, self._backend, compilation.spec, probe)
+                self._hand_in(compilation, self._risky_threads, work)
+                return
         except InvalidRequestError as error:
             self._num_refused += 1
             self._refuse(compilation.key, error)
@@ -288,6 +296,7 @@ class GrammarCompiler:
         else:
             compilation.compiled = compiled
             self._compiled.put(compilation.key, compiled, _size_of(compiled, compilation.spec))
+        del self._running[compilation.key]
 
     def _refuse(self, key: bytes, error: RametError) -> None:
         self._refused.put(key, _copy(error), len(key) + len(str(error)) + REFUSAL_BYTES)
@@ -299,8 +308,18 @@ def canonical_key(spec: GrammarSpec) -> bytes:
     return hashlib.sha256(repr(spec).encode("utf-8", "surrogatepass")).digest()
 
 
+def _compile_safe(backend: GrammarBackend, spec: GrammarSpec) -> CompiledGrammar | None:
+    """None: the spec is risky. To find that out takes a while, too."""
+    if isinstance(backend, RiskyBackend) and backend.needs_probe(spec):
+        return None
+    return backend.compile(spec)
+
+
 def _compile_risky(backend: GrammarBackend, spec: GrammarSpec, probe: GrammarProbe) -> CompiledGrammar:
-    probe.try_out(spec)
+    # A prefix is no engine's business.
+    tried = spec.inner if isinstance(spec, Prefix) else spec
+    if tried is not None:
+        probe.try_out(tried)
     return backend.compile(spec)
 
 

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from ramet.runtime.grammar.backend import GrammarMatcher
+from ramet.runtime.grammar.backend import ForcedText, GrammarMatcher
 from ramet.runtime.grammar.service import Job, JobThreads
 from ramet.runtime.protocol import RametError, RequestFailedError
 
@@ -21,15 +21,21 @@ Mask = npt.NDArray[np.int32]
 
 STUCK_SECONDS = 0.1
 """A thread that is at one mask for so long gets another beside it. A slow mask takes a few milliseconds."""
+MAX_SPELLED_BYTES = 256
+"""Of forced text that is drafted at a time."""
+MAX_MISSPELLED = 3
+"""Spellings in a row of which no token was right, after which a request's text is not spelled any more."""
 DEAD_END = "the grammar allows no token here, and may not stop either"
 
 
 @dataclass(frozen=True, slots=True)
 class MaskWork:
-    """Who fills masks, and who is told when one is there (from the thread that filled it)."""
+    """Who fills masks, who is told when one is there (from the thread that filled it), and how forced text is
+    spelled as a rule (called from those threads); None: only tokens that are forced themselves are drafted."""
 
     threads: JobThreads
     on_done: Callable[[], None] | None = None
+    spell: Callable[[str], Sequence[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,8 @@ class _Ahead:
     """What was worked out for the position behind the last committed token."""
 
     forced: list[int]
+    is_spelled: bool
+    """``forced`` is the likely spelling of text that is forced."""
     row: Mask
 
 
@@ -80,6 +88,8 @@ class Guide:
         self._vocab_size = vocab_size
         self._threads = work.threads
         self._on_done = work.on_done
+        self._spell = work.spell
+        self._num_misspelled = 0
         self.is_late = False
         """The request sits out: its masks were not there in time, and still are not."""
         self._skips_drafts = False
@@ -108,6 +118,17 @@ class Guide:
             work = partial(_fill_behind, self.matcher, first, list(drafts), self._vocab_size)
             self._behind = self._threads.submit(work, self._on_done)
         return RowMask(self._ahead, self._behind)
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        """How many of the forced tokens that were drafted were sampled too."""
+        if num_drafted and self._ahead.result().is_spelled:
+            if num_accepted:
+                self._num_misspelled = 0
+            else:
+                self._num_misspelled += 1
+            if self._num_misspelled >= MAX_MISSPELLED:
+                # This model spells differently here: each draft would be computed for nothing.
+                self._spell = None
 
     def advance(self) -> None:
         """The matcher has accepted what was committed: look ahead from there."""
@@ -139,7 +160,7 @@ class Guide:
 
     def _begin(self) -> None:
         self._behind = None
-        work = partial(_look_ahead, self.matcher, self._vocab_size)
+        work = partial(_look_ahead, self.matcher, self._vocab_size, self._spell)
         self._ahead = self._threads.submit(work, self._on_done)
 
     def _slow_job(self) -> Job[_Ahead] | Job[Mask] | None:
@@ -148,13 +169,25 @@ class Guide:
         return None if self._behind is None or self._behind.is_done else self._behind
 
 
-def _look_ahead(matcher: GrammarMatcher, vocab_size: int) -> _Ahead:
+def _look_ahead(
+    matcher: GrammarMatcher, vocab_size: int, spell: Callable[[str], Sequence[int]] | None
+) -> _Ahead:
     forced = matcher.forced_tokens()
+    spelled: list[int] = []
+    if spell is not None and isinstance(matcher, ForcedText):
+        spelled = _spelled(matcher.forced_bytes(), spell)
     row = empty_mask(1, vocab_size)
     matcher.fill_bitmask(row[0])
     if not row.any():
         raise RequestFailedError(DEAD_END)
-    return _Ahead(forced, row)
+    is_spelled = len(spelled) > len(forced)
+    return _Ahead(spelled if is_spelled else forced, is_spelled, row)
+
+
+def _spelled(text: bytes, spell: Callable[[str], Sequence[int]]) -> list[int]:
+    """A text's usual tokens. The last one is left out: it may be spelled together with what follows."""
+    whole = text[:MAX_SPELLED_BYTES].decode(errors="ignore")
+    return list(spell(whole))[:-1] if whole else []
 
 
 def _fill_behind(matcher: GrammarMatcher, first: Mask, drafts: list[int], vocab_size: int) -> Mask:

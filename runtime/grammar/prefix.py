@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ramet.runtime.grammar.backend import CompiledGrammar, GrammarBackend, GrammarMatcher
+from ramet.runtime.grammar.backend import (
+    CompiledGrammar,
+    ForcedText,
+    GrammarBackend,
+    GrammarMatcher,
+    RiskyBackend,
+)
 from ramet.runtime.grammar.token_table import AllowedTokens, TokenTable
 from ramet.runtime.protocol import GrammarSpec, Prefix, UnsupportedConstraintError
 
@@ -27,6 +33,14 @@ class PrefixBackend:
     @property
     def kinds(self) -> frozenset[str]:
         return self._inner.kinds | {"prefix"}
+
+    @property
+    def probe_builder(self) -> str:
+        """Is a RiskyBackend where ``inner`` is one."""
+        return self._inner.probe_builder if isinstance(self._inner, RiskyBackend) else ""
+
+    def needs_probe(self, spec: GrammarSpec) -> bool:
+        return isinstance(self._inner, RiskyBackend) and self._inner.needs_probe(spec)
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises UnsupportedConstraintError: no sequence of tokens spells the text, or the inner grammar cannot
@@ -238,6 +252,11 @@ class PrefixMatcher:
             accepted = ahead.accept(allowed[0])
             assert accepted
         return forced if ahead._inner is None else forced + ahead._inner.forced_tokens()
+
+    def forced_bytes(self) -> bytes:
+        """See ForcedText."""
+        rest = self._compiled.text[self._place :]
+        return rest + self._inner.forced_bytes() if isinstance(self._inner, ForcedText) else rest
 
     def is_terminated(self) -> bool:
         return self._inner is not None and self._inner.is_terminated()

@@ -420,6 +420,9 @@ class Scheduler:
     def _commit(self, request: Request, row: BatchRow, result: RowResult, now: float) -> TokenOutput:
         if request.node is not None:
             self._cache.mark_verified(request.node)
+        if request.guide is not None:
+            num_forced = request.num_forced_drafts
+            request.guide.observe(num_forced, min(num_forced, len(result.token_ids) - 1))
         commit = commit_tokens(request, result.token_ids)
         num_tokens = len(commit.token_ids)
         request.num_computed_tokens += max(0, num_tokens - 1)
