@@ -56,13 +56,29 @@ class Algebra:
         self._memo: dict[tuple[str, object], Node] = {}
         self._running: dict[tuple[str, object], str] = {}
         self._recursive: set[str] = set()
+        self._open: set[str] = set()
+        self._pending: dict[str, tuple[str, Node | None]] = {}
+        self._num_names = 0
         self._steps = max_steps
         self._depth = 0
 
     def definition(self, name: str) -> Node:
-        if name not in self.definitions:
-            self.definitions[name] = self._load(name)
-        return self.definitions[name]
+        """What ``name`` stands for. Raises TooComplexError where it is still being worked out."""
+        if name in self.definitions:
+            return self.definitions[name]
+        if self._is_open(name):
+            raise TooComplexError
+        self._open.add(name)
+        try:
+            if name in self._pending:
+                base, other = self._pending.pop(name)
+                result = self._apply(base, other)
+            else:
+                result = self._load(name)
+        finally:
+            self._open.discard(name)
+        self.definitions[name] = result
+        return result
 
     def intersect(self, left: Node, right: Node) -> Node:
         """The values that both accept. Raises TooComplexError."""
@@ -148,25 +164,43 @@ class Algebra:
     def _through(self, key: tuple[str, object], name: str, other: Node | None) -> Node:
         """The definition ``name`` combined with ``other`` (None: its complement), computed once.
 
-        Met again while it is computed, it is a reference to itself, and becomes a definition.
+        Met again while it is computed, it is a reference to itself, and becomes a definition. Where ``name`` is
+        itself being worked out, the combination is put off until it is first needed.
         """
         if key in self._memo:
             return self._memo[key]
         if key in self._running:
             self._recursive.add(self._running[key])
             return Node((Ref(self._running[key]),))
-        own_name = f"{key[0]} {len(self._memo) + len(self._running)} {name}"
+        self._num_names += 1
+        own_name = f"{key[0]} {self._num_names}{_origin(name)}"
+        if self._is_open(name):
+            self._pending[own_name] = (name, other)
+            self._memo[key] = Node((Ref(own_name),))
+            return self._memo[key]
         self._running[key] = own_name
+        self._open.add(own_name)
         try:
-            inner = self.definition(name)
-            result = self.negate(inner) if other is None else self.intersect(inner, other)
+            result = self._apply(name, other)
         finally:
             del self._running[key]
+            self._open.discard(own_name)
         if own_name in self._recursive:
             self.definitions[own_name] = result
-            result = Node((Ref(own_name),))
+            # Nothing at all stays nothing, so that branches are seen to be disjoint.
+            result = result if result.is_never else Node((Ref(own_name),))
         self._memo[key] = result
         return result
+
+    def _apply(self, name: str, other: Node | None) -> Node:
+        inner = self.definition(name)
+        return self.negate(inner) if other is None else self.intersect(inner, other)
+
+    def _is_open(self, name: str) -> bool:
+        """It is being worked out, or waits for one that is."""
+        while name in self._pending and name not in self._open:
+            name = self._pending[name][0]
+        return name in self._open
 
     def _negate_option(self, option: Option) -> Node:
         if isinstance(option, Ref):
@@ -229,6 +263,11 @@ class Algebra:
                 return isinstance(value, list) and arrays.accepts(option, value, self)
             case Object():
                 return isinstance(value, Mapping) and _bounded(lambda: objects.accepts(option, value, self))
+
+
+def _origin(name: str) -> str:
+    """The pointer in the schema that a combination began with."""
+    return name[name.index("/") :] if "/" in name else ""
 
 
 def _bounded(compute: Callable[[], T]) -> T:

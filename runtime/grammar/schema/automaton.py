@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ramet.runtime.grammar.schema.charset import EVERYTHING, CharSet, charset, contains
-from ramet.runtime.grammar.schema.regex_parser import Alt, Chars, Regex, Repeat, Seq
-from ramet.runtime.grammar.schema.regex_syntax import ANY_TEXT, EMPTY
+from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, EMPTY, Alt, Chars, Regex, Repeat, Seq
 
 DEFAULT_MAX_STATES = 4_000
 _MAX_NFA_STATES = 40_000
@@ -26,11 +25,15 @@ class TooLargeError(Exception):
 
 @dataclass(slots=True)
 class _Nfa:
-    """Thompson's construction. State 0 starts; ``moves[s]``: (characters, target); ``free[s]``: empty moves."""
+    """Thompson's construction. State 0 starts; ``moves[s]``: (characters, target); ``free[s]``: empty moves.
+
+    From a state of ``universal`` on, every text is accepted: what else is possible no longer matters.
+    """
 
     moves: list[list[tuple[CharSet, int]]]
     free: list[list[int]]
     accept: int
+    universal: frozenset[int] = frozenset()
 
     def closure(self, states: Iterable[int]) -> State:
         seen = set(states)
@@ -40,6 +43,8 @@ class _Nfa:
                 if target not in seen:
                     seen.add(target)
                     stack.append(target)
+        if not self.universal.isdisjoint(seen):
+            return frozenset((self.accept, min(self.universal & seen)))
         return frozenset(seen)
 
     def step(self, states: State, code_point: int) -> State:
@@ -66,7 +71,7 @@ def is_empty(
     return not _Product(required, forbidden, max_states).find_accepting()
 
 
-def combine(required: Sequence[Regex], forbidden: Sequence[Regex] = (), max_states: int = 120) -> Regex | None:
+def combine(required: Sequence[Regex], forbidden: Sequence[Regex] = (), max_states: int = 300) -> Regex | None:
     """One regex for the texts that match all of ``required`` and none of ``forbidden``; None: there are none.
 
     By state elimination (Brzozowski and McCluskey 1963) on the product automaton. Raises TooLargeError.
@@ -251,6 +256,12 @@ def _count(regex: Regex) -> int:
 def _build(regex: Regex) -> _Nfa:
     nfa = _Nfa([[]], [[]], 0)
     nfa.accept = _add(nfa, regex, 0)
+    nfa.universal = frozenset(
+        state
+        for state, moves in enumerate(nfa.moves)
+        if any(chars == EVERYTHING and state in nfa.free[target] for chars, target in moves)
+        and nfa.accept in nfa.closure((state,))
+    )
     return nfa
 
 

@@ -9,11 +9,11 @@ from typing import TypeVar
 from ramet.runtime.grammar.schema import numbers
 from ramet.runtime.grammar.schema.algebra import Algebra
 from ramet.runtime.grammar.schema.emit_arrays import expand_array
-from ramet.runtime.grammar.schema.emit_objects import count_bounds, expand_object
+from ramet.runtime.grammar.schema.emit_objects import count_bounds, expand_object, forbid_names
 from ramet.runtime.grammar.schema.emit_strings import string_patterns
 from ramet.runtime.grammar.schema.productive import option_is_productive, productive, reachable
 from ramet.runtime.grammar.schema.records import Unsupported
-from ramet.runtime.grammar.schema.regex_syntax import literal, write
+from ramet.runtime.grammar.schema.regex_syntax import write
 from ramet.runtime.grammar.schema.shapes import (
     ARRAY,
     FALSE,
@@ -184,18 +184,18 @@ class Emitter:
     def _object(self, value: Object) -> Json:
         schema: Json = {"type": "object"}
         rest = self._schema(value.rest)
-        patterns = {write(regex): self._schema(node) for regex, node in value.patterns}
-        closed = rest is False and not any(patterns.values())
         props = {name: self._schema(node) for name, node in value.props}
         low, high = count_bounds(value)
-        if closed:
+        classes = value.patterns
+        if low or high is not None:
+            # An engine counts properties only where each listed one is required; a pattern can forbid a name.
+            forbidden = [name for name, inner in props.items() if inner is False]
+            props = {name: inner for name, inner in props.items() if inner is not False}
+            classes = forbid_names(classes, forbidden)
+        patterns = {write(regex): self._schema(node) for regex, node in classes}
+        if rest is False and not any(patterns.values()):
             props = {name: inner for name, inner in props.items() if inner is not False}
             patterns = {}
-        elif low or high is not None:
-            # An engine counts properties only where each listed one is required; a pattern can forbid a name.
-            for name in [name for name, inner in props.items() if inner is False]:
-                del props[name]
-                patterns[_exactly(name)] = False
         if props:
             schema["properties"] = props
         if value.required:
@@ -231,7 +231,3 @@ def _literal_types(literal: Literal) -> tuple[list[str], list[Json]]:
 
 def _plain(number: Fraction) -> int | float:
     return number.numerator if number.denominator == 1 else float(number)
-
-
-def _exactly(name: str) -> str:
-    return write(literal(name))

@@ -1,15 +1,20 @@
 """Objects with bounds on their number of properties, as unions of plain ones where that is small."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 
 from ramet.runtime.grammar.schema import objects
-from ramet.runtime.grammar.schema.algebra import Algebra
+from ramet.runtime.grammar.schema.algebra import Algebra, TooComplexError
+from ramet.runtime.grammar.schema.automaton import TooLargeError, combine, matches
+from ramet.runtime.grammar.schema.objects import Classes
 from ramet.runtime.grammar.schema.records import Unsupported
-from ramet.runtime.grammar.schema.shapes import NEVER, Object
+from ramet.runtime.grammar.schema.regex_parser import Alt, Regex
+from ramet.runtime.grammar.schema.regex_syntax import literal
+from ramet.runtime.grammar.schema.shapes import NEVER, Node, Object
 
 _MAX_ALTERNATIVES = 200
+_MAX_OPTIONAL = 6
 
 
 def expand_object(value: Object, algebra: Algebra, report: Callable[[Unsupported], None]) -> list[Object]:
@@ -19,6 +24,9 @@ def expand_object(value: Object, algebra: Algebra, report: Callable[[Unsupported
     twice. A condition that would need too many objects is reported, and left out of the result.
     """
     if value.some:
+        opened = _open_names(value, algebra)
+        if opened is not None:
+            return [other for item in opened for other in expand_object(item, algebra, report)]
         report(
             Unsupported(
                 value.at,
@@ -51,44 +59,91 @@ def count_bounds(value: Object) -> tuple[int, int | None]:
     return (value.low if value.low > len(value.required) else 0), value.high
 
 
+def forbid_names(classes: Classes, names: list[str]) -> Classes:
+    """``classes`` of names without ``names``, and one more of these, which no property may have.
+
+    Raises:
+        TooComplexError: a pattern without the names is too large.
+    """
+    if not names:
+        return classes
+    result: list[tuple[Regex, Node]] = []
+    try:
+        for regex, node in classes:
+            inside = [literal(name) for name in names if matches(regex, name)]
+            left = combine((regex,), inside) if inside else regex
+            if left is not None:
+                result.append((left, node))
+    except TooLargeError:
+        raise TooComplexError from None
+    texts = tuple(literal(name) for name in names)
+    return (*result, (Alt(texts) if len(texts) > 1 else texts[0], NEVER))
+
+
+def _open_names(value: Object, algebra: Algebra) -> list[Object] | None:
+    """The one open condition of ``value`` met by a listed property or by any property of an open name.
+
+    None: it cannot be written so. That an open name is there is written as a count, with the listed ones fixed.
+    """
+    some, *others = value.some
+    listed = {name for name, _ in value.props}
+    # Names that do not count are listed, so that the open ones all count.
+    spared = tuple((name, value.rest) for name in sorted(some.names - listed))
+    value = replace(value, props=value.props + spared)
+    simple = not others and not value.patterns and some.within is None and not some.patterns
+    optional = [name for name, node in value.props if name not in value.required and not node.is_never]
+    if not simple or value.low > 1 or value.high is not None or len(optional) > _MAX_OPTIONAL:
+        return None
+    left = algebra.intersect(value.rest, some.node)
+    if not left.is_never and left != value.rest:
+        return None
+    plain = replace(value, some=(), low=0)
+    result: list[Object] = []
+    for name, node in value.props:
+        if name not in some.names:
+            chosen = algebra.intersect(node, some.node)
+            props = tuple((known, chosen if known == name else old) for known, old in value.props)
+            narrowed = replace(plain, props=props, required=value.required | {name})
+            result += objects.simplify(narrowed, algebra)
+    for size in range(len(optional) + 1) if not left.is_never else ():
+        for kept in combinations(optional, size):
+            props = tuple(
+                (name, node if name in value.required or name in kept else NEVER) for name, node in value.props
+            )
+            required = value.required | set(kept)
+            fixed = replace(plain, props=props, required=required, low=len(required) + 1)
+            result += objects.simplify(fixed, algebra)
+    return result
+
+
 def _too_many(value: Object, optional: list[str], is_open: bool) -> bool:
-    return bool(optional) and len(_choices(value, optional, is_open)) > _MAX_ALTERNATIVES
+    choices = islice(_choices(value, optional, is_open), _MAX_ALTERNATIVES + 1)
+    return bool(optional) and sum(1 for _ in choices) > _MAX_ALTERNATIVES
 
 
-def _choices(value: Object, optional: list[str], is_open: bool) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """(required, forbidden) among ``optional``, for each alternative; cut off above the limit."""
+def _choices(
+    value: Object, optional: list[str], is_open: bool
+) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
+    """(required, forbidden) among ``optional``, for each alternative."""
     needed = value.low - len(value.required)
     room = None if value.high is None else value.high - len(value.required)
     everything = frozenset(optional)
-    result: list[tuple[frozenset[str], frozenset[str]]] = []
-    if room is None and needed > 0:
-        # By the first ``needed`` of them that are there; in an open object, one may be of another name.
+    if room is None:
+        # By the first ``needed`` of them that are there; in an open object, others may be of open names.
         for chosen in combinations(optional, needed):
             before = optional[: optional.index(chosen[-1])]
-            result.append((frozenset(chosen), frozenset(before) - set(chosen)))
-            if len(result) > _MAX_ALTERNATIVES:
-                return result
-        for size in range(needed) if is_open else ():
-            for chosen in combinations(optional, size):
-                result.append((frozenset(chosen), everything - set(chosen)))
-                if len(result) > _MAX_ALTERNATIVES:
-                    return result
-        return result
-    if needed <= 0 and room is not None and not is_open:
+            yield frozenset(chosen), frozenset(before) - set(chosen)
+        sizes = range(needed if is_open else 0)
+    elif needed <= 0 and not is_open:
         # Any of so many may be there.
         for chosen in combinations(optional, room):
-            result.append((frozenset(), everything - set(chosen)))
-            if len(result) > _MAX_ALTERNATIVES:
-                break
-        return result
-    smallest = 0 if is_open else max(needed, 0)
-    largest = len(optional) if room is None else min(room, len(optional))
-    for size in range(smallest, largest + 1):
+            yield frozenset(), everything - set(chosen)
+        sizes = range(0)
+    else:
+        sizes = range(0 if is_open else max(needed, 0), min(room, len(optional)) + 1)
+    for size in sizes:
         for chosen in combinations(optional, size):
-            result.append((frozenset(chosen), everything - set(chosen)))
-            if len(result) > _MAX_ALTERNATIVES:
-                return result
-    return result
+            yield frozenset(chosen), everything - set(chosen)
 
 
 def _by_choice(value: Object, optional: list[str], is_open: bool) -> list[Object]:

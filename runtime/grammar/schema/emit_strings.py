@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from ramet.runtime.grammar.schema.automaton import TooLargeError, combine
 from ramet.runtime.grammar.schema.charset import charset, complement
 from ramet.runtime.grammar.schema.records import Unsupported
-from ramet.runtime.grammar.schema.regex_parser import Alt, Chars, Regex, Seq
-from ramet.runtime.grammar.schema.regex_syntax import ANY_TEXT, EMPTY
+from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, EMPTY, Alt, Chars, Regex, Seq
 from ramet.runtime.grammar.schema.shapes import String
 
 

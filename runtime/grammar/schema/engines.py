@@ -104,6 +104,10 @@ def _outlines(part: Schema, limits: SchemaLimits) -> Found:
     if "pattern" in part and ("minLength" in part or "maxLength" in part):
         yield "pattern", "may ignore a length beside a pattern"
     yield from _pattern(part, limits)
+    yield from _outlines_shape(part)
+
+
+def _outlines_shape(part: Schema) -> Found:
     types = part.get("type")
     if isinstance(types, list) or (types == "object" and part.get("additionalProperties") is not False):
         yield "type", "rejects open objects and lists of types"

@@ -1,16 +1,21 @@
 """String formats as regular expressions, from the RFCs that JSON Schema names.
 
 Stricter than an RFC only where a check of the finished value would be: no year 0000, no leap second, no host
-label with hyphens in third and fourth place.
+label with hyphens in third and fourth place, and of regular expressions those that ECMA-262 and Python both
+read, with groups at most two deep and without lookaround.
 """
 
 from functools import lru_cache
 
+from ramet.runtime.grammar.schema.limits import SchemaLimits
 from ramet.runtime.grammar.schema.regex_parser import Regex
 from ramet.runtime.grammar.schema.regex_syntax import parse_whole
 
-REFUSED = frozenset({"regex", "idn-hostname", "idn-email"})
+REFUSED = frozenset({"idn-hostname", "idn-email"})
 """Formats that JSON Schema defines and no regular expression describes well enough."""
+
+NARROWED = {"regex": "what ECMA-262 and Python share, with groups at most two deep and no lookaround"}
+"""Formats of which only some values are accepted, and which."""
 
 _YEAR = "(?:[1-9]\\d{3}|0[1-9]\\d{2}|00[1-9]\\d|000[1-9])"
 _LEAP = "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -18,7 +23,7 @@ _DATE = (
     f"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)"
     f"|02-(?:0[1-9]|1\\d|2[0-8]))|{_LEAP}-02-29)"
 )
-_TIME = "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:[Zz]|[+\\-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+_TIME = "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d+)?(?:[Zz]|[+\\-](?:[01]\\d|2[0-3]):[0-5]\\d)"
 
 _SAFE_LABEL = (
     "[A-Za-z0-9](?:[A-Za-z0-9]|[A-Za-z0-9\\-](?:[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\\-]{0,59}[A-Za-z0-9]"
@@ -50,9 +55,9 @@ def _ipv6() -> str:
 
 
 _IPV6 = _ipv6()
-_IP_LITERAL = f"\\[(?:{_IPV6}|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9\\-._~!$&'()*+,;=:]+)\\]"
+_IP_LITERAL = f"\\[(?:{_IPV6})\\]"
 _UCS = "\\u{a0}-\\u{d7ff}\\u{f900}-\\u{fdcf}\\u{fdf0}-\\u{ffef}" + "".join(
-    f"\\u{{{plane:x}0000}}-\\u{{{plane:x}fffd}}" for plane in range(1, 14)
+    f"\\u{{{plane:x}0000}}-\\u{{{plane:x}fffd}}" for plane in (1, 2)
 )
 _PRIVATE = "\\u{e000}-\\u{f8ff}\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}"
 
@@ -81,9 +86,21 @@ _QUOTED = '"(?:[ !#-\\[\\]-~]|\\\\[ -~])*"'
 _EMAIL = f"(?:{_ATOM}(?:\\.{_ATOM})*|{_QUOTED})@(?:{_HOSTNAME}|\\[(?:{_IPV4}|IPv6:{_IPV6})\\])"
 
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
-_VARIABLE = "(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})(?:\\.?(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*(?:\\*|:[1-9]\\d{0,3})?"
+_VARIABLE = "[A-Za-z0-9_](?:\\.?[A-Za-z0-9_])*(?:\\*|:[1-9]\\d{0,3})?"
 _TEMPLATE_TEXT = f"[!#$&(-;=?-\\[\\]_a-z~{_UCS}{_PRIVATE}]"
 _TEMPLATE = f"(?:{_TEMPLATE_TEXT}|%[0-9A-Fa-f]{{2}}|\\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\\}})*"
+
+
+def _regex(depth: int) -> str:
+    """Regular expressions that ECMA-262 and Python both read, with groups ``depth`` deep."""
+    escape = "\\\\(?:[dDwWsSnrtfv]|[\\^$.|?*+()\\[\\]{}/\\\\\\-])"
+    member = f"(?:[^\\[\\]\\\\^&~|\\-\\x00-\\x1f]|{escape})"
+    chosen = f"\\[\\^?(?:a-z|A-Z|0-9|{member})+\\-?\\]"
+    group = f"|\\((?:\\?:)?{_regex(depth - 1)}\\)" if depth else ""
+    atom = f"(?:[^\\^$.|?*+()\\[\\]{{}}\\\\\\x00-\\x1f]|\\.|{escape}|{chosen}{group})"
+    piece = f"(?:{atom}(?:[*+?]\\??|\\{{\\d{{1,2}},?\\}})?|[\\^$])"
+    return f"{piece}*(?:\\|{piece}*)*"
+
 
 _PATTERNS = {
     "date": _DATE,
@@ -104,6 +121,7 @@ _PATTERNS = {
     "iri-reference": _IRI_REFERENCE,
     "uri-template": _TEMPLATE,
     "uuid": "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
+    "regex": _regex(2),
     "json-pointer": _POINTER,
     "relative-json-pointer": f"(?:0|[1-9]\\d*)(?:#|{_POINTER})",
 }
@@ -111,7 +129,10 @@ KNOWN = frozenset(_PATTERNS)
 MAX_LENGTHS = {"hostname": 253}
 
 
+_LIMITS = SchemaLimits(max_pattern_length=20_000)
+
+
 @lru_cache(maxsize=len(_PATTERNS))
 def format_regex(name: str) -> Regex:
     """What the whole string must match. ``name`` is in KNOWN."""
-    return parse_whole(_PATTERNS[name])
+    return parse_whole(_PATTERNS[name], _LIMITS)

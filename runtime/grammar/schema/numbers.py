@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil, floor, gcd, lcm
 
 from ramet.runtime.grammar.schema.shapes import NUMBER, Number, Option
+
+_MAX_GAPS = 16
 
 
 def simplify(number: Number) -> tuple[Number, ...]:
@@ -54,6 +57,15 @@ def intersect(left: Number, right: Number) -> tuple[Number, ...]:
 def negate(number: Number) -> list[Option]:
     """The other numbers."""
     result: list[Option] = []
+    few = listed(number, _MAX_GAPS)
+    if few is not None:
+        # Between few integers there are open intervals, which can be written; "no integer" cannot.
+        bounds = [None, *(Fraction(value) for value in few), None]
+        gaps = [
+            Number(low=low, low_open=low is not None, high=high, high_open=high is not None, at=number.at)
+            for low, high in pairwise(bounds)
+        ]
+        return list(gaps)
     if number.low is not None:
         result.append(Number(high=number.low, high_open=not number.low_open, at=number.at))
     if number.high is not None:
@@ -67,7 +79,7 @@ def negate(number: Number) -> list[Option]:
 
 
 def listed(number: Number, most: int) -> list[int] | None:
-    """All integers of ``number`` where bounds leave at most ``most`` steps; None: more, or not only integers."""
+    """All integers of ``number`` where bounds leave at most ``most`` steps; None: more, or no integers."""
     if not number.integer or number.low is None or number.high is None:
         return None
     step = number.multiple.numerator if number.multiple is not None else 1

@@ -7,6 +7,7 @@ from ramet.runtime.grammar.schema.automaton import TooLargeError, is_empty, matc
 from ramet.runtime.grammar.schema.automaton import combine as combine_regexes
 from ramet.runtime.grammar.schema.combine import Combine
 from ramet.runtime.grammar.schema.regex_parser import Regex
+from ramet.runtime.grammar.schema.regex_syntax import single_text
 from ramet.runtime.grammar.schema.shapes import ANY, NEVER, OBJECT, Node, Object, Option, Some
 
 Classes = tuple[tuple[Regex, Node], ...]
@@ -19,12 +20,18 @@ def simplify(value: Object, combine: Combine) -> tuple[Object, ...]:
         props[name] = property_node(value, name)
     if any(props[name].is_never for name in value.required):
         return ()
-    patterns = value.patterns
+    patterns = []
+    for regex, node in value.patterns:
+        text = single_text(regex)
+        if text is None:
+            patterns.append((regex, node))
+        else:
+            props.setdefault(text, node)
     if all(node == value.rest for _, node in patterns):
-        patterns = ()
+        patterns = []
     closed = value.rest.is_never and all(node.is_never for _, node in patterns)
     if closed:
-        patterns = ()
+        patterns = []
         props = {name: node for name, node in props.items() if not node.is_never}
     low = value.low if value.low > len(value.required) else 0
     high = value.high
@@ -35,7 +42,7 @@ def simplify(value: Object, combine: Combine) -> tuple[Object, ...]:
         high = None if high is not None and high >= possible else high
     if high is not None and high < max(len(value.required), low):
         return ()
-    value = replace(value, props=tuple(props.items()), patterns=patterns, low=low, high=high)
+    value = replace(value, props=tuple(props.items()), patterns=tuple(patterns), low=low, high=high)
     if closed and value.some:
         return _spread_some(value, combine)
     return (value,)
@@ -44,15 +51,20 @@ def simplify(value: Object, combine: Combine) -> tuple[Object, ...]:
 def intersect(left: Object, right: Object, combine: Combine) -> tuple[Object, ...]:
     """Raises TooLargeError where overlapping name patterns cannot be told apart."""
     names = dict.fromkeys([*(name for name, _ in left.props), *(name for name, _ in right.props)])
-    props = tuple(
-        (name, combine.intersect(property_node(left, name), property_node(right, name))) for name in names
-    )
+    needed = left.required | right.required
+    met: dict[str, Node] = {}
+    # Required ones first: that a discriminator differs spares the rest, which may be large or recursive.
+    for name in sorted(names, key=lambda name: name not in needed):
+        met[name] = combine.intersect(property_node(left, name), property_node(right, name))
+        if name in needed and met[name].is_never:
+            return ()
+    props = tuple((name, met[name]) for name in names)
     highs = [high for high in (left.high, right.high) if high is not None]
     rest = combine.intersect(left.rest, right.rest)
     return simplify(
         Object(
             props=props,
-            required=left.required | right.required,
+            required=needed,
             patterns=_intersect_classes(left, right, combine),
             rest=rest,
             low=max(left.low, right.low),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ramet.runtime.grammar.schema.charset import (
     DIGITS,
+    EVERYTHING,
     LINE_ENDS,
     SPACE,
     WORD,
@@ -62,6 +63,9 @@ class Look:
 
 
 Regex = Chars | Seq | Alt | Repeat | Anchor | Look
+
+EMPTY = Seq(())
+ANY_TEXT = Repeat(Chars(EVERYTHING), 0, None)
 
 _CLASSES: dict[str, CharSet] = {
     "d": DIGITS,

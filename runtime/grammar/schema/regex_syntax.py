@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from ramet.runtime.grammar.schema.charset import EVERYTHING, CharSet
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits
+from ramet.runtime.grammar.schema.regex_look import has_look, resolve_looks
 from ramet.runtime.grammar.schema.regex_parser import (
+    ANY_TEXT,
+    EMPTY,
     Alt,
     Anchor,
     Chars,
@@ -19,9 +22,6 @@ from ramet.runtime.grammar.schema.regex_parser import (
     UnsupportedPatternError,
     parse,
 )
-
-EMPTY = Seq(())
-ANY_TEXT = Repeat(Chars(EVERYTHING), 0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Pattern:
 def parse_pattern(pattern: str, limits: SchemaLimits = DEFAULT_LIMITS) -> Pattern:
     """``pattern`` as a search, like JSON Schema's.
 
-    Lookaheads are understood where they stand at the start, behind ``^``: there each is a condition of its own.
+    A lookahead at the start, behind ``^``, is a condition of its own; others are worked into what follows them.
 
     Raises:
         UnsupportedPatternError: it is no regular expression, not regular, or exceeds a limit.
@@ -61,6 +61,15 @@ def parse_whole(pattern: str, limits: SchemaLimits = DEFAULT_LIMITS) -> Regex:
     return _whole(Seq((Anchor("^"), parse(pattern, limits), Anchor("$"))))
 
 
+def single_text(regex: Regex) -> str | None:
+    """The one text that ``regex`` matches; None: it matches others too, or none."""
+    items = regex.items if isinstance(regex, Seq) else (regex,)
+    letters = [item.chars for item in items if isinstance(item, Chars)]
+    if len(letters) < len(items) or any(len(chars) != 1 or chars[0][0] != chars[0][1] for chars in letters):
+        return None
+    return "".join(chr(chars[0][0]) for chars in letters)
+
+
 def literal(text: str) -> Regex:
     """Matches ``text`` alone."""
     return Seq(tuple(Chars(((ord(character), ord(character)),)) for character in text))
@@ -81,8 +90,33 @@ def _whole(tree: Regex) -> Regex:
         for ends, both in _resolve(left, first=False):
             _refuse_inner(both)
             body = both.items if isinstance(both, Seq) else (both,)
-            branches.append(_seq((*(() if starts else (ANY_TEXT,)), *body, *(() if ends else (ANY_TEXT,)))))
-    return _alt(branches)
+            parts = [*(() if starts else (ANY_TEXT,)), *body, *(() if ends else (ANY_TEXT,))]
+            if any(has_look(part) for part in parts):
+                plain = resolve_looks(parts)
+                if plain is not None:
+                    branches.append(plain)
+            else:
+                branches.append(_seq(tuple(_absorbed(parts))))
+    if not branches:
+        raise UnsupportedPatternError("matches no text at all", "correct it")
+    return ANY_TEXT if ANY_TEXT in branches else _alt(branches)
+
+
+def _absorbed(parts: list[Regex]) -> list[Regex]:
+    """``parts`` in sequence, where any text at an open end takes in what may be missing beside it."""
+    for from_start in (True, False):
+        edge, inner = (0, 1) if from_start else (-1, -2)
+        while len(parts) > 1 and parts[edge] == ANY_TEXT and isinstance(neighbour := parts[inner], Repeat):
+            low = neighbour.low
+            if low == neighbour.high:
+                break
+            # X{2,5} beside any text is X{2}: the rest is text too.
+            parts[inner] = Repeat(neighbour.item, low, low)
+            if low == 0:
+                del parts[inner]
+            elif low == 1:
+                parts[inner] = neighbour.item
+    return parts
 
 
 def _resolve(tree: Regex, *, first: bool) -> list[tuple[bool, Regex]]:
@@ -131,10 +165,9 @@ def _refuse_inner(tree: Regex) -> None:
             raise UnsupportedPatternError(
                 f"has the anchor {kind} inside it", "put anchors at the start and the end of the pattern only"
             )
-        case Look():
-            raise UnsupportedPatternError(
-                "has a lookahead that does not follow ^ at the start", "express it without lookahead"
-            )
+        case Look(item):
+            ahead = item.items if isinstance(item, Seq) else (item,)
+            _refuse_inner(Seq(ahead[:-1] if ahead and ahead[-1] == Anchor("$") else ahead))
         case Seq(items) | Alt(items):
             for item in items:
                 _refuse_inner(item)

@@ -93,7 +93,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """Some property is a ``node``, of a name in none of ``names`` and ``patterns`` but in ``within``, if any."""
+    """Some property is a ``node``, its name in none of ``names`` and ``patterns`` but in ``within``, if any."""
 
     names: frozenset[str]
     patterns: tuple[Regex, ...]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from ramet.runtime.grammar.schema.automaton import TooLargeError, is_empty, matches
 from ramet.runtime.grammar.schema.charset import EVERYTHING
-from ramet.runtime.grammar.schema.regex_parser import Chars, Regex, Repeat
-from ramet.runtime.grammar.schema.regex_syntax import ANY_TEXT, literal
+from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, Chars, Regex, Repeat
+from ramet.runtime.grammar.schema.regex_syntax import literal
 from ramet.runtime.grammar.schema.shapes import STRING, Option, String
 
 _LONGEST_CHECKED = 300

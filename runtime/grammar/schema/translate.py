@@ -46,6 +46,7 @@ from ramet.runtime.grammar.schema.translate_scalars import (
 
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _OWN = frozenset({"type", *NUMBER_KEYWORDS, *STRING_KEYWORDS, *ARRAY_KEYWORDS, *OBJECT_KEYWORDS})
+_COMBINING = frozenset({"oneOf", "not", "if", "allOf", "anyOf", "dependencies", "dependentSchemas"})
 _LATE = frozenset({"oneOf", "not", "if"})
 _NO_OBJECTS = (Literal((NULL, TRUE, FALSE)), NUMBER, STRING, ARRAY)
 _SINCE = {
@@ -71,7 +72,7 @@ class Translator:
 
     def __init__(self, document: Document, limits: SchemaLimits, *, approximate: bool) -> None:
         self.algebra = Algebra(self._load, limits.max_steps)
-        self.context = Context(document, self.algebra, limits, self.translate, approximate)
+        self.context = Context(document, self.algebra, limits, self._member, approximate)
         self._document = document
 
     @property
@@ -118,6 +119,15 @@ class Translator:
         for part in parts + late:
             result = part(result)
         return result
+
+    def _member(self, schema: object, pointer: str) -> Node:
+        """The schema of a property or an item. Where it combines others it is looked at only when needed.
+
+        A recursive schema meets itself only through members, so no definition is needed while it is read.
+        """
+        if isinstance(schema, dict) and not schema.keys().isdisjoint(_COMBINING):
+            return Node((Ref(pointer),))
+        return self.translate(schema, pointer)
 
     def _load(self, name: str) -> Node:
         if len(self.algebra.definitions) > self.context.limits.max_definitions:
@@ -266,9 +276,18 @@ class Translator:
         for index, branch in enumerate(narrowed):
             part = branch
             for other, rival in enumerate(narrowed):
-                if other != index and not self.algebra.intersect(branch, rival).is_never:
-                    part = self.algebra.subtract(part, branches[other])
+                if other != index:
+                    part = self._without(part, branches[other], rival)
             parts.append(part)
+        return union(parts)
+
+    def _without(self, node: Node, other: Node, narrowed: Node) -> Node:
+        """``node`` less what ``other`` accepts; only the options that meet it (``narrowed``) are touched."""
+        parts = []
+        for option in node.options:
+            part = Node((option,))
+            disjoint = self.algebra.intersect(part, narrowed).is_never
+            parts.append(part if disjoint else self.algebra.subtract(part, other))
         return union(parts)
 
     def _not(self, given: Node, value: object, pointer: str) -> Node:

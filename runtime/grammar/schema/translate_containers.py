@@ -4,7 +4,7 @@ from ramet.runtime.grammar.schema import arrays, objects
 from ramet.runtime.grammar.schema.automaton import TooLargeError, combine, matches
 from ramet.runtime.grammar.schema.context import Context, count, is_alone, named, strings, wrong
 from ramet.runtime.grammar.schema.document import step
-from ramet.runtime.grammar.schema.regex_parser import Regex
+from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, Regex
 from ramet.runtime.grammar.schema.regex_syntax import literal
 from ramet.runtime.grammar.schema.shapes import (
     ANY,
@@ -78,11 +78,18 @@ def translate_object(schema: dict[str, object], pointer: str, context: Context) 
     own = {name: context.translate(item, at) for name, (item, at) in members.items()}
     patterns = _patterns(schema, pointer, context)
     rest = _additional(schema, pointer, context)
+    everywhere = [node for regex, node in patterns if regex == ANY_TEXT]
+    if everywhere:
+        # A pattern that covers every name leaves no additional ones.
+        patterns = [(regex, node) for regex, node in patterns if regex != ANY_TEXT]
+        shared = context.algebra.all_of(everywhere)
+        patterns = [(regex, context.algebra.intersect(node, shared)) for regex, node in patterns]
+        rest = shared
     value = Object(patterns=objects.partition(patterns, context.algebra), rest=rest, at=pointer)
     props = []
     for name, node in own.items():
         matched = [part for regex, part in patterns if matches(regex, name)]
-        props.append((name, context.algebra.all_of([node, *matched])))
+        props.append((name, context.algebra.all_of([node, *everywhere, *matched])))
     value = Object(
         props=tuple(props),
         required=frozenset(required),

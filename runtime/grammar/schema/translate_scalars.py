@@ -5,7 +5,7 @@ from fractions import Fraction
 from ramet.runtime.grammar.schema import numbers
 from ramet.runtime.grammar.schema import strings as string_rules
 from ramet.runtime.grammar.schema.context import Context, count, number, wrong
-from ramet.runtime.grammar.schema.formats import KNOWN, MAX_LENGTHS, REFUSED, format_regex
+from ramet.runtime.grammar.schema.formats import KNOWN, MAX_LENGTHS, NARROWED, REFUSED, format_regex
 from ramet.runtime.grammar.schema.shapes import Number, String, number_of
 
 NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -72,6 +72,8 @@ def _format(name: object, pointer: str, context: Context) -> String:
     if name not in KNOWN:
         context.note(f"#{pointer}/format: {name!r} is no format of JSON Schema; it is an annotation only")
         return String()
+    if name in NARROWED:
+        context.note(f"#{pointer}/format: of {name}, a subset is generated: {NARROWED[name]}")
     return String(required=(format_regex(name),), high=MAX_LENGTHS.get(name), at=pointer)
 
 
