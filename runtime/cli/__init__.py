@@ -1,4 +1,4 @@
-"""The command line: ``ramet generate | chat | run | info``."""
+"""The command line: ``ramet generate | chat | run | serve | info``."""
 
 from ramet.runtime.cli.app import app, main
 

@@ -12,6 +12,7 @@ from ramet.runtime.cli.generate import generate
 from ramet.runtime.cli.info import info
 from ramet.runtime.cli.options import notes
 from ramet.runtime.cli.run import run
+from ramet.runtime.cli.serve import serve
 from ramet.runtime.protocol import RametError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(serve)
 app.command()(info)
 
 

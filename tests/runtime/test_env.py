@@ -125,3 +125,10 @@ def test_openmp_spins_briefly_unless_the_user_has_said_otherwise(
         monkeypatch.setenv(name, value)
     bound_openmp_spinning()
     assert os.environ.get("GOMP_SPINCOUNT") == after
+
+
+def test_api_keys_are_read_and_not_shown() -> None:
+    environment = read_environment({"HOME": "/h", "RAMET_API_KEY": " one, two ,,"})
+    assert environment.api_keys == ("one", "two")
+    assert "one" not in repr(environment)
+    assert read_environment({"HOME": "/h"}).api_keys == ()

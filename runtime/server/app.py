@@ -1,0 +1,133 @@
+"""The ASGI application: an engine, and the routes that lead to it."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ramet.runtime.engine import EngineFace
+from ramet.runtime.protocol import wire
+from ramet.runtime.server import chat_route, completion_route, native_routes, operations
+from ramet.runtime.server.chat_prompt import ChatModel
+from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.errors import HttpError, bad_request, error_response
+from ramet.runtime.server.gateway import Gateway
+from ramet.runtime.server.metrics import ServerMetrics
+from ramet.runtime.server.middleware import RequestMiddleware
+from ramet.runtime.server.openapi import Records, described_body, with_records
+from ramet.runtime.server.state import ServerState
+from ramet.runtime.server.tenants import ApiKeys, TenantMiddleware
+from ramet.runtime.server.tools.formats import tool_format
+from ramet.runtime.tokenizer import TokenizerSpec
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+DEFAULT_WIDTH = 128
+
+_POST: tuple[tuple[str, Endpoint, Records], ...] = (
+    ("/v1/chat/completions", chat_route.chat_completions, chat_route.RECORDS),
+    ("/v1/completions", completion_route.completions, completion_route.RECORDS),
+    (wire.GENERATE_ROUTE, native_routes.generate, (wire.GenerateRequest,)),
+    (wire.SCORE_ROUTE, native_routes.score, (wire.ScoreRequest,)),
+    (wire.ENCODE_CHAT_ROUTE, native_routes.encode, (wire.EncodeChatRequest,)),
+    (wire.TOKENIZE_ROUTE, native_routes.tokenize, (wire.TokenizeRequest,)),
+    (wire.DETOKENIZE_ROUTE, native_routes.detokenize, (wire.DetokenizeRequest,)),
+    (wire.FLUSH_CACHE_ROUTE, operations.flush_cache, ()),
+    ("/abort", operations.abort, (operations.AbortRequest,)),
+)
+_GET: tuple[tuple[str, Endpoint], ...] = (
+    (wire.HEALTH_ROUTE, operations.health),
+    ("/ready", operations.ready),
+    ("/v1/models", operations.models),
+    ("/v1/models/{model:path}", operations.model),
+    (wire.MODEL_INFO_ROUTE, operations.model_info),
+    (wire.TOKENIZER_ROUTE, native_routes.tokenizer),
+    (wire.STATS_ROUTE, operations.stats),
+    ("/metrics", operations.metrics),
+)
+
+
+def create_app(
+    engine: EngineFace,
+    tokenizer_spec: TokenizerSpec,
+    config: ServerConfig | None = None,
+    *,
+    width: int = DEFAULT_WIDTH,
+) -> FastAPI:
+    """The application. It uses the engine, and leaves closing it to whoever opened it.
+
+    ``width``: requests that the engine computes in one step at most.
+    """
+    config = config or ServerConfig()
+    names = config.served_model_names or (engine.info.model,)
+    metrics = ServerMetrics(names[0])
+    app = FastAPI(title="ramet", version=version("ramet"), docs_url=None, redoc_url=None, lifespan=_lifespan)
+    app.state.server = ServerState(
+        engine=engine,
+        config=config,
+        gateway=Gateway(engine, config, metrics, width=width),
+        metrics=metrics,
+        tokenizer_spec=tokenizer_spec,
+        chat_model=ChatModel.of(
+            engine.tokenizer,
+            tokenizer_spec,
+            frozenset(engine.info.grammars),
+            tool_format(config.tool_format, tokenizer_spec),
+            config.reasoning_format,
+        ),
+        model_names=names,
+        started=int(time.time()),
+    )
+    for path, endpoint, records in _POST:
+        app.add_api_route(path, endpoint, methods=["POST"], openapi_extra=described_body(records))
+    for path, endpoint in _GET:
+        app.add_api_route(path, endpoint, methods=["GET"])
+    with_records(app, [records for _, _, records in _POST])
+    app.add_exception_handler(HttpError, _http_error)
+    app.add_exception_handler(HTTPException, _no_route)
+    # The last one added is the outermost.
+    app.add_middleware(TenantMiddleware, keys=ApiKeys(config.api_keys))
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+            expose_headers=["x-request-id"],
+        )
+    app.add_middleware(RequestMiddleware, metrics=metrics)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    app.state.server.gateway.start_draining()
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)
+    return error_response(error)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, in OpenAI's body."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    hint = ""
+    if error.status_code == 404 and any(f"/v1{path.rstrip('/')}" == route for route, *_ in (*_POST, *_GET)):
+        hint = "; OpenAI's routes are under /v1: end the client's base URL with it"
+    what = "does not take this method" if error.status_code == 405 else "is not a route of this server"
+    answer = bad_request(
+        f"{path[:200]} {what}{hint}",
+        code="method_not_allowed" if error.status_code == 405 else "not_found",
+        status=error.status_code,
+    )
+    answer.headers.update(error.headers or {})
+    return error_response(answer)

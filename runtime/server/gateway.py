@@ -1,0 +1,267 @@
+"""The way of every request into the engine: room in the queue, a deadline, the first token, and the drain."""
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ramet.runtime.engine import EngineFace, Increment
+from ramet.runtime.engine.streams import OpenedBatch
+from ramet.runtime.protocol import FinishReason, InvalidRequestError, ProgramTag, SamplingParams
+from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.errors import (
+    bad_request,
+    cut_by_shutdown,
+    deadline_exceeded,
+    draining,
+    overloaded,
+)
+from ramet.runtime.server.metrics import ServerMetrics
+from ramet.runtime.server.shared_fields import RoutingFields
+from ramet.runtime.server.tenants import Tenant
+
+MAX_RETRY_SECONDS = 60
+NO_PROGRAM = ProgramTag()
+_SMOOTHING = 0.1
+"""Weight of the latest answer in the running mean of their times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One HTTP request as the engine is asked: prompts (one, or several) or messages, and the rest."""
+
+    params: SamplingParams
+    prompts: object = None
+    messages: object = None
+    num_prompts: int = 1
+    chat_options: Mapping[str, Any] = field(default_factory=dict)
+    tag: ProgramTag = NO_PROGRAM
+    priority: int = 0
+    cache_salt: str = ""
+    request_id: str | None = None
+    timeout: float | None = None
+    """Seconds; None: the server's own limit."""
+
+    @classmethod
+    def routed(
+        cls,
+        params: SamplingParams,
+        routing: RoutingFields,
+        tenant: Tenant,
+        *,
+        prompts: object,
+        num_prompts: int = 1,
+    ) -> "Job":
+        """With a client's routing, in its tenant's name space.
+
+        Raises:
+            InvalidRequestError: the timeout is no time.
+        """
+        if routing.timeout is not None and not 0 < routing.timeout < math.inf:
+            raise InvalidRequestError(
+                f"timeout is {routing.timeout}; it must be a number of seconds above 0", field="timeout"
+            )
+        return cls(
+            params=params,
+            prompts=prompts,
+            num_prompts=num_prompts,
+            tag=routing.program,
+            priority=routing.priority,
+            cache_salt=tenant.salted(routing.cache_salt),
+            request_id=None if routing.request_id is None else tenant.request_id(routing.request_id),
+            timeout=routing.timeout,
+        )
+
+    @property
+    def num_answers(self) -> int:
+        return self.num_prompts * self.params.n
+
+
+class Gateway:
+    """Lets jobs in. Lives on one event loop.
+
+    Invariant: ``live`` is the sum of the answers of all open ``Answers`` and ``room``s, and at most the
+    engine's width plus the queue's bound.
+    """
+
+    def __init__(self, engine: EngineFace, config: ServerConfig, metrics: ServerMetrics, *, width: int) -> None:
+        """``width``: requests that the engine computes in one step at most."""
+        self._engine = engine
+        self._config = config
+        self._metrics = metrics
+        self._width = width
+        self._limit = width + config.max_queued_requests
+        self._open: set[Answers] = set()
+        self._mean_seconds = 1.0
+        self.live = 0
+        self.is_draining = False
+
+    async def open(self, job: Job) -> "Answers":
+        """Submits the job and waits for its first increment, so that what the engine refuses is known here.
+
+        Raises:
+            HttpError: no room (429), too many answers at once (400), shutting down (503), too late (504).
+            RametError: the engine refused the request or failed.
+        """
+        self._check_room(job.num_answers)
+        timeout = min(job.timeout or math.inf, self._config.request_timeout)
+        answers = Answers(self, job, timeout, self._metrics)
+        self._open.add(answers)
+        self._count(job.num_answers)
+        try:
+            await answers.start(self._engine)
+        except BaseException:
+            await answers.aclose()
+            raise
+        return answers
+
+    @contextmanager
+    def room(self, num_answers: int) -> Iterator[None]:
+        """Room for work that has no increments. Raises HttpError as ``open`` does."""
+        self._check_room(num_answers)
+        self._count(num_answers)
+        try:
+            yield
+        finally:
+            self._count(-num_answers)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a running request; an unknown id is ignored."""
+        self._engine.abort(request_id)
+
+    def start_draining(self) -> None:
+        """From now on nothing new is let in, and what runs has ``drain_timeout`` seconds."""
+        if not self.is_draining:
+            self.is_draining = True
+            for answers in list(self._open):
+                answers.cut_after(self._config.drain_timeout)
+
+    def leave(self, answers: "Answers", num_answers: int) -> None:
+        """Called by Answers when they are closed, once."""
+        self._open.discard(answers)
+        self._count(-num_answers)
+
+    def took(self, seconds: float) -> None:
+        """How long an answer took from arrival to end."""
+        self._mean_seconds += _SMOOTHING * (seconds - self._mean_seconds)
+
+    def _count(self, num_answers: int) -> None:
+        self.live += num_answers
+        self._metrics.in_flight(self.live)
+
+    def _check_room(self, num_answers: int) -> None:
+        if self.is_draining:
+            raise draining()
+        if num_answers > self._limit:
+            raise bad_request(
+                f"the request asks for {num_answers} answers (prompts times n); the server takes at most "
+                f"{self._limit} at once (--max-running-requests, --max-queued-requests)",
+                param="n",
+                code="too_many_answers",
+            )
+        if self.live + num_answers > self._limit:
+            self._metrics.refused()
+            # When about as many have left as there have to.
+            rounds = (self.live + num_answers - self._limit) / self._width
+            raise overloaded(max(1, min(MAX_RETRY_SECONDS, math.ceil(rounds * self._mean_seconds))))
+
+
+class Answers:
+    """The increments of one job, in the order they come, each within the job's time. Close them."""
+
+    def __init__(self, gateway: Gateway, job: Job, timeout: float, metrics: ServerMetrics) -> None:
+        self.job = job
+        self.prompt_token_ids: list[list[int]] = []
+        """Of each prompt; known once started."""
+        self._gateway: Gateway | None = gateway
+        self._metrics = metrics
+        self._timeout = timeout
+        self._arrival = time.monotonic()
+        self._deadline = asyncio.get_running_loop().time() + timeout
+        self._is_cut = False
+        self._waiting: asyncio.Timeout | None = None
+        self._opened: OpenedBatch | None = None
+        self._first: Increment | None = None
+        self._last_times: dict[int, float] = {}
+
+    @property
+    def request_id(self) -> str:
+        assert self._opened is not None
+        return self._opened.stream.request_id
+
+    async def start(self, engine: EngineFace) -> None:
+        """Submits; returns with the first increment."""
+        job = self.job
+        self._opened = await engine.astream_batch(
+            job.prompts,
+            job.params,
+            messages=job.messages,
+            chat_options=job.chat_options,
+            tag=job.tag,
+            priority=job.priority,
+            cache_salt=job.cache_salt,
+            request_id=job.request_id,
+        )
+        self.prompt_token_ids = self._opened.prompt_token_ids
+        self._first = await self._next()
+
+    def cut_after(self, seconds: float) -> None:
+        """Gives the answers this much time at most."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        if deadline < self._deadline:
+            self._deadline, self._is_cut = deadline, True
+            if self._waiting is not None and not self._waiting.expired():
+                self._waiting.reschedule(deadline)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Increment:
+        """Raises HttpError when the time is over, RametError where the engine failed."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return await self._next()
+
+    async def aclose(self) -> None:
+        """Aborts what still runs. Closing twice is allowed."""
+        gateway, self._gateway = self._gateway, None
+        if gateway is None:
+            return
+        gateway.leave(self, self.job.num_answers)
+        if self._opened is not None:
+            await self._opened.stream.aclose()
+
+    async def _next(self) -> Increment:
+        assert self._opened is not None
+        try:
+            async with asyncio.timeout_at(self._deadline) as self._waiting:
+                # A failed or aborted end has nothing to say: the stream raises its error next.
+                while True:
+                    increment = await anext(self._opened.stream)
+                    if increment.finish_reason not in (FinishReason.ABORT, FinishReason.ERROR):
+                        break
+        except TimeoutError:
+            raise cut_by_shutdown() if self._is_cut else deadline_exceeded(self._timeout) from None
+        finally:
+            self._waiting = None
+        self._measure(increment)
+        return increment
+
+    def _measure(self, increment: Increment) -> None:
+        now = time.monotonic()
+        last = self._last_times.get(increment.index)
+        if increment.token_ids:
+            if last is None:
+                self._metrics.first_token(now - self._arrival)
+            else:
+                self._metrics.next_token(now - last)
+            self._last_times[increment.index] = now
+        if increment.finish_reason is not None and increment.stats is not None:
+            seconds = now - self._arrival
+            self._metrics.finished(increment.finish_reason, increment.stats, seconds)
+            if self._gateway is not None:
+                self._gateway.took(seconds)

@@ -1,0 +1,68 @@
+"""Around every request: an id, a line in the log, a count, and an answer even where we are at fault."""
+
+import logging
+import re
+import secrets
+import time
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ramet.runtime.server.errors import HttpError, error_response, internal_error
+from ramet.runtime.server.metrics import ServerMetrics
+
+logger = logging.getLogger(__name__)
+
+_PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+"""What a client's own id may be to go into the log and back in a header."""
+
+
+class RequestMiddleware:
+    """Gives each request an ``x-request-id`` (the client's own where it sent a plain one), logs and counts it.
+
+    HttpError becomes its answer; any other exception a 500 with OpenAI's body, its cause in the log.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sent_id = Headers(scope=scope).get("x-request-id", "")
+        request_id = sent_id if _PLAIN_ID.fullmatch(sent_id) else f"req-{secrets.token_hex(12)}"
+        scope.setdefault("state", {})["http_request_id"] = request_id
+        started = time.monotonic()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except HttpError as error:
+            if status == 0:
+                await error_response(error)(scope, receive, send_with_id)
+        except Exception:
+            logger.exception("request %s failed", request_id)
+            if status == 0:
+                await error_response(internal_error())(scope, receive, send_with_id)
+        finally:
+            route = route_pattern(scope)
+            self._metrics.answered(route, status)
+            logger.info(
+                "%s %s %d %.3f s %s", scope["method"], route, status, time.monotonic() - started, request_id
+            )
+
+
+def route_pattern(scope: Scope) -> str:
+    """The route's pattern: what a client writes into a path appears neither in labels nor in the log."""
+    route: Any = scope.get("route")
+    return getattr(route, "path", None) or "unknown"

@@ -1,0 +1,119 @@
+"""The settings of ``ramet serve``: the command line, then a TOML file, then the defaults."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ramet.runtime.engine import EngineConfig
+from ramet.runtime.engine.config import name_hint
+from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.server.config import ServerConfig
+
+DEFAULT_START_TIMEOUT = 600.0
+
+_OWN = ("start_timeout", "api_key_file")
+_ELSEWHERE = {
+    "api_key": "api_keys",
+    "served_model_name": "served_model_names",
+    "max_queue_size": "max_queued_requests",
+    "cors_allow_origins": "cors_origins",
+    "timeout": "request_timeout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What to serve, and how."""
+
+    engine: EngineConfig
+    server: ServerConfig
+    start_timeout: float
+    """Seconds within which the model has to be loaded."""
+
+
+def serve_settings(
+    given: Mapping[str, Any], file: Path | None, environment_keys: Sequence[str] = ()
+) -> ServeSettings:
+    """``given``: the command line's; None is not given. API keys of all sources count.
+
+    Raises:
+        InvalidRequestError: the file is no TOML, or a setting is unknown or out of range.
+    """
+    named = {name: value for name, value in given.items() if value is not None}
+    settings = {**(_read_toml(file) if file is not None else {}), **named}
+    keys = [*_as_list(settings.get("api_keys", []), "api_keys"), *environment_keys]
+    if (key_file := settings.get("api_key_file")) is not None:
+        keys += _read_keys(key_file)
+    engine_names = EngineConfig.__struct_fields__
+    server_names = ServerConfig.__struct_fields__
+    known = (*engine_names, *server_names, *_OWN)
+    for name in settings:
+        if name not in known:
+            raise InvalidRequestError(
+                f"there is no setting {name!r}; {name_hint(name, known, _ELSEWHERE)}", field=name
+            )
+    engine = {name: value for name, value in settings.items() if name in engine_names and name != "model"}
+    server = {name: value for name, value in settings.items() if name in server_names}
+    for name in ("served_model_names", "cors_origins"):
+        if name in server:
+            server[name] = tuple(_as_list(server[name], name))
+    server["api_keys"] = tuple(dict.fromkeys(keys))
+    return ServeSettings(
+        EngineConfig.of(settings.get("model", "smollm2"), engine),
+        ServerConfig(**server),
+        _start_timeout(settings.get("start_timeout", DEFAULT_START_TIMEOUT)),
+    )
+
+
+def described_settings(settings: ServeSettings) -> dict[str, Any]:
+    """All of them as one flat mapping, less the keys: for the log."""
+    return {
+        **msgspec.structs.asdict(settings.engine),
+        **{
+            name: value for name, value in msgspec.structs.asdict(settings.server).items() if name != "api_keys"
+        },
+        "start_timeout": settings.start_timeout,
+    }
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            content = tomllib.load(opened)
+    except OSError as error:
+        raise InvalidRequestError(f"{file} cannot be read: {error.strerror}", field="config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{file} is not TOML: {error}", field="config") from None
+    return {name.replace("-", "_"): value for name, value in content.items()}
+
+
+def _read_keys(file: object) -> list[str]:
+    """One key a line; empty lines and those that begin with # are none."""
+    path = Path(str(file))
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}", field="api_key_file") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        # An empty file would open the server to everyone, which nobody means.
+        raise InvalidRequestError(f"{path} has no key; write one a line", field="api_key_file")
+    return keys
+
+
+def _as_list(value: object, field: str) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise InvalidRequestError(f"{field} must be a list of strings", field=field)
+    return list(value)
+
+
+def _start_timeout(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 1e6:
+        raise InvalidRequestError(
+            f"start_timeout is {value!r}; it must be a number of seconds, at least 1", field="start_timeout"
+        )
+    return float(value)

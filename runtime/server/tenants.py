@@ -1,0 +1,78 @@
+"""Who asks: API keys, and what keeps one key's requests apart from another's."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ramet.runtime.server.errors import error_response, unauthorized
+
+OPEN_ROUTES = frozenset(("/health", "/ready"))
+"""Answered without a key: they tell nothing but whether the server works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One API key's owner; the empty name is everyone's, where there are no keys."""
+
+    name: str = ""
+
+    def salted(self, cache_salt: str) -> str:
+        """The salt of a tenant's requests: no other tenant shares, or can time, their cached prefixes."""
+        return f"{self.name}:{cache_salt}" if self.name else cache_salt
+
+    def request_id(self, request_id: str) -> str:
+        """A client's own id for a request, in a name space of the tenant's."""
+        return f"{self.name}:{request_id}" if self.name else request_id
+
+
+class ApiKeys:
+    """The keys, as digests: comparing takes the same time whatever is sent, and nothing here shows a key."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = {_digest(key): Tenant(_digest(key).hex()[:16]) for key in keys}
+
+    def tenant(self, key: str) -> Tenant | None:
+        """Whose key it is; None: nobody's. All keys are compared, always."""
+        if not self._digests:
+            return Tenant()
+        sent = _digest(key)
+        found = None
+        for digest, tenant in self._digests.items():
+            if hmac.compare_digest(digest, sent):
+                found = tenant
+        return found
+
+
+def sent_key(headers: Mapping[str, str]) -> str:
+    """The key in ``Authorization: Bearer``, as OpenAI's clients send it, or in Anthropic's ``x-api-key``."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return key.strip()
+    return headers.get("x-api-key", "")
+
+
+class TenantMiddleware:
+    """Answers 401 where no key fits; else the request's state has its ``tenant``."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        tenant = self._keys.tenant(sent_key(Headers(scope=scope)))
+        if tenant is None and scope["path"] not in OPEN_ROUTES:
+            await error_response(unauthorized())(scope, receive, send)
+            return
+        scope.setdefault("state", {})["tenant"] = tenant or Tenant()
+        await self._app(scope, receive, send)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,194 @@
+"""What holds the model to the tools' schemas: a grammar, and what the prompt already begins for it."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ramet.runtime.protocol import (
+    GrammarSpec,
+    InvalidRequestError,
+    JsonSchema,
+    StructuralTag,
+    UnsupportedConstraintError,
+)
+from ramet.runtime.server.tools.definitions import ToolChoice, ToolDefinition
+from ramet.runtime.server.tools.formats import JSON, ToolFormat
+
+_NO_JSON = r"([^\s{\[][\s\S]*)?"
+"""Text that does not begin like an object or a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """How one request's calls are written, and by what they are held."""
+
+    format: ToolFormat
+    grammar: GrammarSpec | None = None
+    """None: nothing constrains the answer."""
+    prompt_suffix: str = ""
+    """What the prompt ends with, so that the answer can only be calls. Special tokens in it are meant."""
+    named: str | None = None
+    """The tool whose name the prompt ends with: the answer is its arguments."""
+
+
+def enforcement(
+    choice: ToolChoice, format: ToolFormat, grammars: frozenset[str], wanted: GrammarSpec | None
+) -> Enforcement:
+    """``grammars``: kinds that the engine enforces. ``wanted``: the constraint that the request has besides.
+
+    A forced call is always constrained: the prompt ends with the format's marker, and the rest is JSON. Free
+    text or a call (``auto``) is constrained where the engine can; where it cannot, tools that are ``strict``
+    are refused.
+
+    Raises:
+        UnsupportedConstraintError: the engine cannot enforce what has to be.
+        InvalidRequestError: the request has a constraint that leaves no room for calls.
+    """
+    if choice.forced:
+        if wanted is not None:
+            raise InvalidRequestError(
+                "a tool has to be called, and another constraint leaves no room for it; remove one of them",
+                field="tool_choice",
+            )
+        if "json_schema" not in grammars:
+            raise UnsupportedConstraintError(
+                "tool_choice: this engine cannot enforce a JSON Schema, so no call can be forced; use auto",
+                field="tool_choice",
+            )
+        return _forced(choice, format)
+    if wanted is not None:
+        return _beside(choice, format, wanted)
+    if "structural_tag" in grammars and (format.end or not format.begin):
+        return Enforcement(format, _text_or_calls(choice, format))
+    strict = next((tool for tool in choice.tools if tool.strict), None)
+    if strict is not None:
+        raise UnsupportedConstraintError(
+            f"tools: {strict.name} is strict, and with tool_choice auto this engine cannot enforce calls in "
+            f"the model's format ({format.name}); leave strict out, or use tool_choice required",
+            field="tools",
+        )
+    return Enforcement(format)
+
+
+def calls_schema(choice: ToolChoice, format: ToolFormat) -> dict[str, Any]:
+    """JSON Schema of one call, or of a list of them where the format has lists."""
+    call = _any_call(choice, format)
+    if not format.is_list or (format is JSON and not choice.parallel):
+        return call
+    definitions = call.pop("$defs", None)
+    schema: dict[str, Any] = {"type": "array", "items": call, "minItems": 1}
+    if not choice.parallel:
+        schema["maxItems"] = 1
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _forced(choice: ToolChoice, format: ToolFormat) -> Enforcement:
+    if format.named_before:
+        if len(choice.tools) > 1:
+            # A name that JSON does not hold cannot be chosen under a JSON Schema: the calls become a list.
+            format = replace(format, named_before="", is_list=True)
+        else:
+            (tool,) = choice.tools
+            return Enforcement(
+                format,
+                JsonSchema.of(tool.parameters),
+                f"{format.begin}{tool.name}{format.named_before}",
+                tool.name,
+            )
+    suffix = format.begin + ("\n" if format.begin and not format.is_list else "")
+    return Enforcement(format, JsonSchema.of(calls_schema(choice, format)), suffix)
+
+
+def _beside(choice: ToolChoice, format: ToolFormat, wanted: GrammarSpec) -> Enforcement:
+    """A call, or an answer that conforms to what else was asked for: both have to be JSON."""
+    if format.begin or not isinstance(wanted, JsonSchema):
+        raise InvalidRequestError(
+            f"tools and another constraint cannot be had together in this model's format ({format.name}); "
+            "remove one of them, or use tool_choice none",
+            field="tools",
+        )
+    call = _any_call(choice, format)
+    answer = _under(json.loads(wanted.schema), "#/$defs/answer")
+    schema = {"anyOf": [*call["anyOf"], {"$ref": "#/$defs/answer"}]}
+    definitions = {**call.get("$defs", {}), "answer": answer}
+    return Enforcement(format, replace_schema(wanted, {**schema, "$defs": definitions}))
+
+
+def replace_schema(spec: JsonSchema, schema: dict[str, Any]) -> JsonSchema:
+    """The same options over another schema."""
+    return JsonSchema(JsonSchema.of(schema).schema, backend=spec.backend, max_whitespace=spec.max_whitespace)
+
+
+def _text_or_calls(choice: ToolChoice, format: ToolFormat) -> StructuralTag:
+    """Free text in which every marker is followed by a valid call and the end marker; without markers, either
+    text that does not begin like JSON, or calls.
+    """
+    content: dict[str, Any]
+    if format.begin:
+        tag = {
+            "begin": format.begin + "\n",
+            "content": {"type": "json_schema", "json_schema": _any_call(choice, format)},
+            "end": "\n" + format.end,
+        }
+        content = {
+            "type": "triggered_tags",
+            "triggers": [format.begin],
+            "tags": [tag],
+            "at_least_one": False,
+            "stop_after_first": not choice.parallel,
+        }
+    else:
+        content = {
+            "type": "or",
+            "elements": [
+                {"type": "json_schema", "json_schema": calls_schema(choice, format)},
+                {"type": "regex", "pattern": _NO_JSON},
+            ],
+        }
+    return StructuralTag(json.dumps({"type": "structural_tag", "format": content}, ensure_ascii=False))
+
+
+def _any_call(choice: ToolChoice, format: ToolFormat) -> dict[str, Any]:
+    calls: list[dict[str, Any]] = []
+    definitions: dict[str, Any] = {}
+    for tool in choice.tools:
+        arguments, own = _embedded(tool)
+        definitions |= own
+        properties = {"name": {"const": tool.name}, format.arguments_key: arguments}
+        calls.append(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+                "additionalProperties": False,
+            }
+        )
+    schema: dict[str, Any] = {"anyOf": calls}
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _embedded(tool: ToolDefinition) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters' schema where it stands inside another one, and the definitions that it needs there.
+
+    Its references begin at its own root. Two tools may have definitions of the same name.
+    """
+    if '"$ref"' not in json.dumps(tool.parameters):
+        return tool.parameters, {}
+    root = f"#/$defs/{tool.name}"
+    return {"$ref": root}, {tool.name: _under(tool.parameters, root)}
+
+
+def _under(schema: Any, root: str) -> Any:
+    """The schema with its references to its own root led to ``root``."""
+    match schema:
+        case dict():
+            return {
+                key: root + value[1:]
+                if key == "$ref" and isinstance(value, str) and value.startswith("#")
+                else _under(value, root)
+                for key, value in schema.items()
+            }
+        case list():
+            return [_under(item, root) for item in schema]
+        case _:
+            return schema

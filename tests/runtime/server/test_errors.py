@@ -1,0 +1,62 @@
+"""Errors as clients read them."""
+
+import json
+
+import pytest
+
+from ramet.runtime.protocol import (
+    EngineDeadError,
+    InvalidRequestError,
+    PromptTooLongError,
+    RametError,
+    RequestAbortedError,
+    RequestFailedError,
+    UnsupportedConstraintError,
+)
+from ramet.runtime.server.errors import (
+    HttpError,
+    bad_request,
+    cut_by_shutdown,
+    deadline_exceeded,
+    error_body,
+    error_response,
+    openai_error,
+    overloaded,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code"),
+    [
+        (InvalidRequestError("x", field="n"), 400, "invalid_request_error", "invalid_value"),
+        (PromptTooLongError("x"), 400, "invalid_request_error", "context_length_exceeded"),
+        (UnsupportedConstraintError("x"), 400, "invalid_request_error", "unsupported_constraint"),
+        (RequestAbortedError("x"), 499, "server_error", "request_aborted"),
+        (RequestFailedError("x"), 500, "server_error", "request_failed"),
+        (EngineDeadError("x"), 503, "server_error", "engine_dead"),
+    ],
+)
+def test_each_kind_has_its_status_and_code(error: RametError, status: int, kind: str, code: str) -> None:
+    told = openai_error(error)
+    assert (told.status, told.detail.type, told.detail.code) == (status, kind, code)
+
+
+def test_a_parameter_is_called_what_the_client_called_it() -> None:
+    error = InvalidRequestError("max_tokens is 0; it must be at least 1", field="max_tokens")
+    told = openai_error(error, {"max_tokens": "max_completion_tokens"})
+    assert told.detail.param == "max_completion_tokens"
+    assert told.detail.message == "max_completion_tokens is 0; it must be at least 1"
+
+
+def test_a_message_is_bounded_and_always_text() -> None:
+    body = error_body(bad_request("x\ud800" * 5000, param="p\ud800"))
+    error = json.loads(body)["error"]
+    assert len(error["message"]) <= 1000
+    assert error["param"] == "p?"
+
+
+def test_answers_that_say_when_to_come_back() -> None:
+    response = error_response(overloaded(7))
+    assert (response.status_code, response.headers["retry-after"]) == (429, "7")
+    assert [error.status for error in (deadline_exceeded(1.5), cut_by_shutdown())] == [504, 503]
+    assert isinstance(overloaded(1), HttpError)

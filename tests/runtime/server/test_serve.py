@@ -1,0 +1,138 @@
+"""The server as a process: ready, serving, drained by SIGTERM, and a port that is taken."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.server.serve import bound_socket, url_of
+from tests.runtime.server.speaking_server import SECONDS, event_data
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = """
+from ramet.runtime.server.serve import serve
+from ramet.runtime.server.settings import serve_settings
+settings = serve_settings({"port": 0, "drain_timeout": 5.0, "api_keys": ["secret"], "context_length": 2000}, None)
+serve(settings, lambda engine, url: print(engine.pid, url, flush=True), builder="tests.runtime.engine.speaking:build_speaking")
+print("ended", flush=True)
+"""  # noqa: E501
+
+
+@dataclass
+class Started:
+    process: "subprocess.Popen[str]"
+    engine_pid: int
+    url: str
+
+    def post(self, body: dict[str, object]) -> httpx.Response:
+        headers = {"authorization": "Bearer secret"}
+        return httpx.post(f"{self.url}/v1/completions", json=body, headers=headers, timeout=SECONDS)
+
+
+@contextmanager
+def started() -> Iterator[Started]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAMET_LOG_LEVEL": "info"}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    ) as process:
+        killer = threading.Timer(60, process.kill)
+        killer.start()
+        try:
+            assert process.stdout is not None
+            pid, url = process.stdout.readline().split()
+            yield Started(process, int(pid), url)
+        finally:
+            process.kill()
+            killer.cancel()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_server_serves_and_ends_cleanly() -> None:
+    with started() as server:
+        assert server.post({"prompt": "say:hi"}).json()["choices"][0]["text"] == "hi"
+        streamed: list[str] = []
+        body = {"prompt": "slow", "max_tokens": 100, "stream": True}
+        reader = threading.Thread(target=lambda: streamed.append(server.post(body).text), daemon=True)
+        reader.start()
+        while "ramet_requests_in_flight 1.0" not in _metrics(server):
+            pass
+        server.process.send_signal(signal.SIGTERM)
+        out, errors = server.process.communicate(timeout=SECONDS)
+        reader.join(SECONDS)
+    assert event_data(streamed[0])[-1] == "[DONE]"
+    assert (server.process.returncode, out) == (0, "ended\n")
+    assert is_gone(server.engine_pid)
+    assert "secret" not in errors
+    assert "Traceback" not in errors
+
+
+def _metrics(server: Started) -> str:
+    headers = {"authorization": "Bearer secret"}
+    return httpx.get(f"{server.url}/metrics", headers=headers, timeout=SECONDS).text
+
+
+def test_an_engine_that_is_killed_is_told_at_once() -> None:
+    with started() as server:
+        with httpx.stream(
+            "POST",
+            f"{server.url}/v1/completions",
+            json={"prompt": "slow", "max_tokens": 1900, "stream": True},
+            headers={"authorization": "Bearer secret"},
+            timeout=SECONDS,
+        ) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(server.engine_pid, signal.SIGKILL)
+            *_, last = [line for line in lines if line]
+        assert '"engine_dead"' in last
+        assert httpx.get(f"{server.url}/health", timeout=SECONDS).status_code == 503
+        server.process.send_signal(signal.SIGINT)
+        server.process.communicate(timeout=SECONDS)
+    assert server.process.returncode == 0
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with bound_socket("127.0.0.1", 0) as listener:
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(InvalidRequestError, match=f"port {port} of 127.0.0.1 is in use"):
+            bound_socket("127.0.0.1", port)
+    with bound_socket("127.0.0.1", port) as again:
+        assert url_of(again, "127.0.0.1") == f"http://127.0.0.1:{port}"
+
+
+def test_addresses_that_are_none() -> None:
+    with pytest.raises(InvalidRequestError, match="is no address"):
+        bound_socket("no.such.host.invalid", 0)
+    with pytest.raises(InvalidRequestError, match="cannot be bound"):
+        bound_socket("192.0.2.1", 0)
+
+
+def test_where_a_client_reaches_it() -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+        assert url_of(one, "0.0.0.0") == f"http://127.0.0.1:{port}"
+        assert url_of(one, "::1") == f"http://[::1]:{port}"

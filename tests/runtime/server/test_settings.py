@@ -1,0 +1,61 @@
+"""Command line, file and environment become one record of settings."""
+
+from pathlib import Path
+
+import pytest
+
+from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.server.settings import described_settings, serve_settings
+
+
+def write(folder: Path, text: str, name: str = "serve.toml") -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_the_command_line_counts_before_the_file_and_that_before_the_defaults(tmp_path: Path) -> None:
+    file = write(
+        tmp_path, 'port = 1\nmodel = "a.gguf"\nmax-running-requests = 5\ncors_origins = ["https://x"]\n'
+    )
+    settings = serve_settings({"port": 2, "host": None}, file)
+    assert (settings.server.port, settings.server.host) == (2, "127.0.0.1")
+    assert (settings.engine.model, settings.engine.max_running_requests) == ("a.gguf", 5)
+    assert settings.server.cors_origins == ("https://x",)
+    assert settings.start_timeout == 600.0
+    assert serve_settings({}, None).engine.model == "smollm2"
+
+
+def test_keys_of_all_sources_count(tmp_path: Path) -> None:
+    keys = write(tmp_path, "# mine\n\nfrom-file\n", "keys")
+    file = write(tmp_path, f'api_keys = ["in-toml"]\napi_key_file = "{keys}"\n')
+    settings = serve_settings({}, file, ["from-env", "in-toml"])
+    assert settings.server.api_keys == ("in-toml", "from-env", "from-file")
+    assert "in-toml" not in str(described_settings(settings))
+    assert described_settings(settings)["port"] == 8000
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("prot = 1", "did you mean port"),
+        ('api_key = "x"', "here it is api_keys"),
+        ("port = ", "is not TOML"),
+        ('api_keys = "x"', "must be a list"),
+        ("start_timeout = 0", "start_timeout is 0"),
+        ('host = ""', "host is empty"),
+        ("max_running_requests = 0", "max_running_requests is 0"),
+        ('api_key_file = "/nowhere"', "cannot be read"),
+        ("gpu_memory_utilization = 0.5", "memory_fraction"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, match: str) -> None:
+    with pytest.raises(InvalidRequestError, match=match):
+        serve_settings({}, write(tmp_path, text))
+
+
+def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        serve_settings({}, tmp_path / "none.toml")
+    with pytest.raises(InvalidRequestError, match="has no key"):
+        serve_settings({"api_key_file": write(tmp_path, "# none\n", "keys")}, None)
