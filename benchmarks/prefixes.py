@@ -18,6 +18,8 @@ class PrefixRequest:
     token_ids: list[int]
     output_token_ids: list[int]
     after: int | None = None
+    num_reusable: int | None = None
+    """Leading tokens that may come from a cache; None: all but the last, whose logits are needed."""
 
 
 def few_shot(seed: int, scale: float = 1.0) -> list[PrefixRequest]:
@@ -90,6 +92,7 @@ def infinite_hit_share(requests: Sequence[PrefixRequest], page_size: int) -> flo
     for request in requests:
         num_prompt += len(request.token_ids)
         computed = request.token_ids + request.output_token_ids[:-1]
+        limit = len(request.token_ids) - 1 if request.num_reusable is None else request.num_reusable
         node, matched = 0, True
         for start in range(0, len(computed) - page_size + 1, page_size):
             key = node, tuple(computed[start : start + page_size])
@@ -97,7 +100,7 @@ def infinite_hit_share(requests: Sequence[PrefixRequest], page_size: int) -> flo
             if found is None:
                 matched = False
                 found = known[key] = len(known) + 1
-            elif matched and start + page_size < len(request.token_ids):
+            elif matched and start + page_size <= limit:
                 num_hit += page_size
             node = found
     return num_hit / num_prompt

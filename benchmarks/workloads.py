@@ -162,6 +162,25 @@ def read_trace(name: str, limit: int) -> list[TraceRequest]:
         return list(islice(_trace_requests(file), limit))
 
 
+def read_gsm8k(limit: int) -> list[tuple[str, str]]:
+    """The first problems of data/gsm8k_test.jsonl.gz (arXiv 2110.14168), each with the number that is right.
+
+    Raises SharedDataMissingError where the shared folder has none.
+    """
+    with gzip.open(shared_file(Path("data/gsm8k_test.jsonl.gz")), "rt", encoding="utf-8") as file:
+        entries = [json.loads(line) for line in islice(file, limit)]
+    return [(entry["question"], entry["answer"].rpartition("####")[2].strip()) for entry in entries]
+
+
+def read_mt_bench(limit: int) -> list[tuple[str, ...]]:
+    """The first questions of data/mt_bench_questions.jsonl.gz (arXiv 2306.05685), each with its later turns.
+
+    Raises SharedDataMissingError where the shared folder has none.
+    """
+    with gzip.open(shared_file(Path("data/mt_bench_questions.jsonl.gz")), "rt", encoding="utf-8") as file:
+        return [tuple(json.loads(line)["turns"]) for line in islice(file, limit)]
+
+
 def _trace_requests(lines: Iterator[str]) -> Iterator[TraceRequest]:
     for line in lines:
         entry = json.loads(line)
