@@ -69,6 +69,9 @@ class UnknownText(str):
         self.description = description
         return self
 
+    def __repr__(self) -> str:
+        return "'" + str.__str__(self) + "'"
+
     def __add__(self, other: Any) -> Any:
         if isinstance(other, Node):
             return NotImplemented

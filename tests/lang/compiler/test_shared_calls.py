@@ -12,7 +12,7 @@ from ramet.lang import GenerationError, ProgramCancelledError, ProgramState, fun
 from ramet.lang.backends.base import Capabilities
 from ramet.lang.backends.scripted import EVERYTHING, Reply, ScriptedBackend
 from ramet.lang.compiler.shared_calls import MAX_REMEMBERED, SharedCalls, is_repeatable, question
-from ramet.lang.operations import Choose, Generate
+from ramet.lang.operations import Generate
 from ramet.lang.variables import Place, Variable
 from ramet.runtime.protocol import ProgramTag, SamplingParams
 from tests.lang.test_fork_trees import NAMES, Oracle, Step, chosen, program, reply, trees
@@ -206,7 +206,6 @@ def test_what_is_asked_does_not_depend_on_who_asks() -> None:
     assert question(one) != question(call(ProgramTag(), stop=("x",)))
     assert question(call(ProgramTag(), logit_bias={3: 1.0})) != question(one)
     assert is_repeatable(one)
-    assert not isinstance(one, Choose)
 
 
 @given(trees)

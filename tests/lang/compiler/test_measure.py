@@ -1,0 +1,87 @@
+"""Counting the tokens of a program's prompts."""
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+
+from ramet.lang import ProgramState, assistant, function, gen, select, user
+from ramet.lang.backends.scripted import ScriptedBackend
+from ramet.lang.compiler.graph import Answer
+from ramet.lang.compiler.measure import UNBOUNDED_ANSWER, Measure, measure
+from ramet.lang.operations import AppendText
+from tests.lang.test_fork_trees import Step, program, trees
+
+
+class Counting(ScriptedBackend):
+    """A token is a character."""
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
+
+def measured(body: object, backend: ScriptedBackend | None = None) -> Measure:
+    program = function(body)  # type: ignore[call-overload]
+    return measure(program.trace(max_tokens=None).graph, backend or Counting())
+
+
+def test_each_token_is_computed_once() -> None:
+    def body(s: ProgramState) -> None:
+        s += "abc" + gen("x", max_tokens=10)
+        branches = s.fork(2)
+        branches += lambda i: f"de{i}" + gen("y", max_tokens=5)
+        branches.join()
+        s += "fg" + "".join(s["y"]) + gen("z")
+
+    found = measured(body)
+    assert found.prompts == (3, 3 + 10 + 3, 3 + 10 + 3, 3 + 10 + 2 + 5 + 5)
+    assert found.answers == (10, 5, 5, UNBOUNDED_ANSWER)
+    # The answers of x are there already; those of y are read, and have to be computed in their new place.
+    assert found.unique == 3 + 3 + 1 + 2 + 5 + 5
+    assert found.total == 3 + 16 + 16 + 25
+    assert found.shared_start == 3
+    assert not found.is_estimate
+
+
+def test_the_template_counts_too() -> None:
+    def body(s: ProgramState) -> None:
+        s += user("hi") + assistant(select("x", ["yes", "maybe"]))
+
+    found = measured(body)
+    assert found.prompts == (len("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"),)
+    assert found.answers == (5,)
+
+
+def test_without_a_tokenizer_tokens_are_estimated() -> None:
+    def body(s: ProgramState) -> None:
+        s += "x" * 41 + gen("x")
+
+    found = measured(body, ScriptedBackend())
+    assert found.prompts == (11,)
+    assert found.is_estimate
+
+
+def test_a_program_without_calls_has_nothing() -> None:
+    found = measured(lambda s: None)
+    assert (found.total, found.unique, found.shared_start) == (0, 0, 0)
+
+
+@given(trees)
+@hypothesis_settings(max_examples=60)
+def test_unique_tokens_are_those_of_the_prompts_trie(steps: list[Step]) -> None:
+    graph = program.trace(tuple(steps)).graph
+    found = measure(graph, Counting())
+    assert sum(found.own) == found.unique <= found.total
+    known: set[str] = set()
+    computed = 0
+    for call in graph.calls:
+        text = ""
+        for part in call.prompt:
+            if isinstance(part, Answer):
+                text += f"\x00{part.call}{part.carried}"
+                computed += 0 if text in known or part.carried else found.answers[part.call]
+                known.add(text)
+            elif isinstance(part, AppendText):
+                for character in part.text:
+                    text += character
+                    computed += text not in known
+                    known.add(text)
+    assert computed == found.unique
