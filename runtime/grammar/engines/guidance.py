@@ -60,7 +60,7 @@ class GuidanceBackend:
 
     def compile_schema(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledGuidance":
         """``plan`` is one that llguidance enforces whole."""
-        return self._compile(f"{HEADER}start: {lark_json(plan, schema_policy(max_whitespace))}\n")
+        return self.compile_lark(f"{HEADER}start: {lark_json(plan, schema_policy(max_whitespace))}\n")
 
     def compile_regex(self, spec: Regex) -> "CompiledGuidance":
         return self._compile_pattern(full_pattern(spec.pattern).text)
@@ -71,17 +71,18 @@ class GuidanceBackend:
 
     def compile_ebnf(self, spec: Ebnf) -> "CompiledGuidance":
         policy = schema_policy(EBNF_WHITESPACE)
-        return self._compile(lark_of_ebnf(spec, self._spellings, policy))
+        return self.compile_lark(lark_of_ebnf(spec, self._spellings, policy))
 
     def compile_tag(self, document: StructuralDocument, max_whitespace: int) -> "CompiledGuidance":
         policy = schema_policy(max_whitespace)
-        return self._compile(lark_of_structural_tag(document, self._spellings, policy))
+        return self.compile_lark(lark_of_structural_tag(document, self._spellings, policy))
 
-    def _compile_pattern(self, pattern: str) -> "CompiledGuidance":
-        return self._compile(f"{HEADER}start: {lark_regex(pattern)}\n")
+    def compile_lark(self, grammar: str) -> "CompiledGuidance":
+        """A grammar in llguidance's own Lark, taken as it is.
 
-    def _compile(self, grammar: str) -> "CompiledGuidance":
-        """Raises UnsupportedConstraintError: llguidance refuses it, or nothing matches it."""
+        Raises:
+            UnsupportedConstraintError: llguidance refuses it, or nothing matches it.
+        """
         from llguidance import LLParserLimits
 
         limits = LLParserLimits(verbose_errors=False)
@@ -95,6 +96,9 @@ class GuidanceBackend:
                 f"the constraint cannot be enforced by llguidance: {error}", field="grammar"
             ) from None
         return compiled
+
+    def _compile_pattern(self, pattern: str) -> "CompiledGuidance":
+        return self.compile_lark(f"{HEADER}start: {lark_regex(pattern)}\n")
 
     @cached_property
     def _tokenizer(self) -> "LLTokenizer":

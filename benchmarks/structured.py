@@ -1,0 +1,324 @@
+"""JSON schemas enforced: what is refused, what is wrongly accepted or rejected, and what compiling and masking
+cost.
+
+    python -m benchmarks.structured --quick
+    python -m benchmarks.structured --systems ramet,llguidance,llguidance-lenient,xgrammar --out
+    benchmarks/results
+
+Each schema of MaskBench comes with values that it accepts and values that it does not. A value is written as
+JSON, tokenised, and led through the grammar; it is accepted if every token, and a stop token behind the last,
+is in the mask. Properties are generated in the order in which they are declared, so a value whose text is not
+accepted is tried once more in that order. ``ramet`` is what requests get; the others are engines alone, as
+libraries. Every system runs in a child process, which is replaced if a schema takes it longer than the limit.
+"""
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.record import Record, Sample, new_record, print_table, quantile, table_console, write
+from benchmarks.workloads import SharedDataMissingError, shared_file
+from ramet.runtime.grammar import CompiledGrammar, GrammarMatcher
+from ramet.runtime.grammar.engines import EngineRouter
+from ramet.runtime.grammar.engines.guidance import GuidanceBackend, schema_policy
+from ramet.runtime.grammar.engines.lark_text import HEADER
+from ramet.runtime.grammar.engines.spellings import Spellings
+from ramet.runtime.grammar.engines.xgr import XgrammarBackend
+from ramet.runtime.grammar.schema import SchemaPlan
+from ramet.runtime.models.loading import load_model
+from ramet.runtime.protocol import InvalidRequestError, JsonSchema, RequestFailedError
+from ramet.runtime.tokenizer import FastTokenizer
+
+DATA = Path("data/maskbench_400.jsonl.gz")
+QUICK_CASES = 40
+LIMIT_SECONDS = 20.0
+START_SECONDS = 120.0
+SYSTEMS = ("ramet", "llguidance", "llguidance-lenient", "xgrammar")
+COLUMNS = (
+    ("schemas", "schemas", ".0f"),
+    ("passed", "all as expected", ".1%"),
+    ("refused", "refused", ".1%"),
+    ("rejects_valid", "rejects a valid value", ".1%"),
+    ("accepts_invalid", "accepts an invalid value", ".1%"),
+    ("stopped", "stopped or died", ".1%"),
+    ("compile_p50", "compile ms p50", ".1f"),
+    ("compile_p95", "p95", ".1f"),
+    ("compile_max", "max", ".0f"),
+    ("mask_p50", "mask µs p50", ".0f"),
+    ("mask_p99", "p99", ".0f"),
+    ("forced", "text forced", ".1%"),
+)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one schema."""
+
+    refusal: str | None = None
+    rejected_valid: int = 0
+    accepted_invalid: int = 0
+    stopped: bool = False
+    compile_seconds: float = 0.0
+    mask_seconds: list[float] = []
+    num_bytes: int = 0
+    num_forced_bytes: int = 0
+    """Of the valid values' text: where there was no choice."""
+
+
+def main(arguments: Sequence[str] | None = None) -> Record:
+    options = parse(arguments)
+    samples, notes = [], []
+    try:
+        cases = read_cases(options.cases)
+    except SharedDataMissingError as error:
+        cases = []
+        notes.append(f"MaskBench left out: {error}")
+    for system in options.systems if cases else ():
+        outcomes = run_system(system, options.model, cases, options.limit)
+        samples.append(Sample(case="maskbench", system=system, metrics=summary(outcomes)))
+        notes += [
+            f"{system} {case['name']}: {verdict}"
+            for case, outcome in zip(cases, outcomes, strict=True)
+            if (verdict := verdict_of(outcome)) is not None
+        ]
+    settings: dict[str, object] = {"model": options.model, "cases": len(cases), "limit": options.limit}
+    record = new_record("structured", samples=samples, seed=0, settings=settings, notes=notes)
+    console = table_console()
+    print_table(console, "JSON schemas", record.medians, COLUMNS)
+    for note in notes if options.verbose or not cases else ():
+        console.print(note, markup=False)
+    if options.out is not None:
+        write(record, options.out)
+    return record
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.structured", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--model", default="smollm2", help="whose tokenizer (default: smollm2)")
+    parser.add_argument("--systems", default=",".join(SYSTEMS[:3]), help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--cases", type=int, help="schemas (default: all)")
+    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a schema may take")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} schemas")
+    parser.add_argument("--verbose", action="store_true", help="name every schema that is not as expected")
+    parser.add_argument("--out", type=Path, help="folder for structured.json; absent: print only")
+    options = parser.parse_args(arguments)
+    options.systems = options.systems.split(",")
+    if unknown := [name for name in options.systems if name not in SYSTEMS]:
+        parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
+    if options.cases is None and options.quick:
+        options.cases = QUICK_CASES
+    return options
+
+
+def read_cases(limit: int | None) -> list[dict[str, Any]]:
+    """Schemas with their values. Raises SharedDataMissingError without them."""
+    with gzip.open(shared_file(DATA), "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file][:limit]
+
+
+def run_system(system: str, model: str, cases: Sequence[Mapping[str, Any]], limit: float) -> list[Outcome]:
+    """One outcome a schema. A child that takes too long, or dies, is replaced."""
+    outcomes: list[Outcome] = []
+    context = multiprocessing.get_context("spawn")
+    while len(outcomes) < len(cases):
+        ours, theirs = context.Pipe()
+        child = context.Process(target=serve, args=(theirs, system, model), daemon=True)
+        child.start()
+        theirs.close()
+        try:
+            if not ours.poll(START_SECONDS):
+                raise TimeoutError(f"{system} did not start within {START_SECONDS:g} s")
+            ours.recv()
+            for case in cases[len(outcomes) :]:
+                ours.send(dict(case))
+                if not ours.poll(limit):
+                    outcomes.append(Outcome(stopped=True))
+                    break
+                outcomes.append(msgspec.msgpack.decode(ours.recv(), type=Outcome))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            outcomes.append(Outcome(stopped=True))
+        finally:
+            child.kill()
+            child.join()
+            ours.close()
+    return outcomes
+
+
+def serve(pipe: Connection, system: str, model: str) -> None:
+    """In the child: an outcome for each case that comes."""
+    tokenizer = FastTokenizer(load_model(model, quantization="int8", device="cpu").tokenizer_spec)
+    bench = Bench(system, tokenizer)
+    bench.run({"schema": {"type": "object"}, "tests": []})
+    pipe.send("ready")
+    while True:
+        try:
+            case = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(msgspec.msgpack.encode(bench.run(case)))
+
+
+class Bench:
+    """One system with one tokenizer."""
+
+    def __init__(self, system: str, tokenizer: FastTokenizer) -> None:
+        self._system = system
+        self._tokenizer = tokenizer
+        self._router = EngineRouter(tokenizer)
+        spellings = Spellings(tokenizer)
+        self._guidance = GuidanceBackend(spellings)
+        self._xgrammar = XgrammarBackend(spellings)
+        self._row = np.zeros(spellings.num_words, dtype=np.int32)
+        self._stop = spellings.stop_token_ids[0]
+
+    def run(self, case: Mapping[str, Any]) -> Outcome:
+        started = time.perf_counter()
+        try:
+            compiled = self._compile(case["schema"])
+        except (InvalidRequestError, ValueError) as error:
+            return Outcome(refusal=str(error)[:300], compile_seconds=time.perf_counter() - started)
+        compile_seconds = time.perf_counter() - started
+        seconds: list[float] = []
+        rejected = accepted = num_bytes = num_forced = 0
+        for test in case["tests"]:
+            texts = [written(value) for value in orders(test["data"], case["schema"])]
+            is_accepted = any(self._accepts(compiled.matcher(), text, seconds) for text in texts)
+            rejected += test["valid"] and not is_accepted
+            accepted += is_accepted and not test["valid"]
+            if test["valid"] and is_accepted:
+                num_bytes += len(texts[-1].encode())
+                num_forced += self._forced(compiled.matcher(), texts[-1])
+        return Outcome(
+            rejected_valid=rejected,
+            accepted_invalid=accepted,
+            compile_seconds=compile_seconds,
+            mask_seconds=seconds,
+            num_bytes=num_bytes,
+            num_forced_bytes=num_forced,
+        )
+
+    def _compile(self, schema: Any) -> CompiledGrammar:
+        text = json.dumps(schema, ensure_ascii=False)
+        match self._system:
+            case "ramet":
+                return self._router.compile(JsonSchema(text))
+            case "xgrammar":
+                return self._xgrammar.compile_schema(SchemaPlan(source=text, text=text), 8)
+            case _:
+                options = {**schema_policy(8), "lenient": self._system == "llguidance-lenient"}
+                document = {} if schema is True else {**schema, "x-guidance": options}
+                return self._guidance.compile_lark(f"{HEADER}start: %json {json.dumps(document)}\n")
+
+    def _accepts(self, matcher: GrammarMatcher, text: str, seconds: list[float]) -> bool:
+        row = self._row
+        try:
+            for token_id in [*self._tokenizer.encode(text, at_start=False), self._stop]:
+                started = time.perf_counter()
+                matcher.fill_bitmask(row)
+                seconds.append(time.perf_counter() - started)
+                if not (int(row[token_id // 32]) >> (token_id % 32)) & 1 or not matcher.accept(token_id):
+                    return False
+        except RequestFailedError:
+            return False
+        return True
+
+    def _forced(self, matcher: GrammarMatcher, text: str) -> int:
+        """Bytes of the text that the grammar forces, looked for at each token where the last run ended."""
+        count = known = at = 0
+        for token_id in self._tokenizer.encode(text, at_start=False):
+            if at >= known:
+                forced = len(getattr(matcher, "forced_bytes", bytes)())
+                count += forced
+                known = at + forced
+            at += len(self._tokenizer.token_bytes(token_id) or b"")
+            if not matcher.accept(token_id):
+                break
+        return min(count, len(text.encode()))
+
+
+def written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def orders(value: Any, schema: Any) -> Iterator[Any]:
+    """The value, and the value with its keys in the order of the properties that the schema declares."""
+    yield value
+    declared = list(_declared(schema))
+    ordered = _ordered(value, declared)
+    if written(ordered) != written(value):
+        yield ordered
+
+
+def _declared(schema: Any) -> Iterator[list[str]]:
+    """The names of each ``properties`` in the schema, in their order."""
+    if isinstance(schema, dict):
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            required = schema.get("required")
+            extra = [name for name in required if name not in properties] if isinstance(required, list) else []
+            yield [*properties, *extra]
+        for value in schema.values():
+            yield from _declared(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _declared(value)
+
+
+def _ordered(value: Any, declared: Sequence[list[str]]) -> Any:
+    if isinstance(value, list):
+        return [_ordered(item, declared) for item in value]
+    if not isinstance(value, dict):
+        return value
+    names = max(declared, key=lambda known: len(value.keys() & set(known)), default=[])
+    places = {name: place for place, name in enumerate(names)}
+    keys = sorted(value, key=lambda key: places.get(key, len(places)))
+    return {key: _ordered(value[key], declared) for key in keys}
+
+
+def verdict_of(outcome: Outcome) -> str | None:
+    """What is not as expected; None: nothing."""
+    if outcome.stopped:
+        return "took too long, or died"
+    if outcome.refusal is not None:
+        return f"refused: {outcome.refusal}"
+    if outcome.accepted_invalid:
+        return f"accepts {outcome.accepted_invalid} invalid values"
+    if outcome.rejected_valid:
+        return f"rejects {outcome.rejected_valid} valid values"
+    return None
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    total = len(outcomes)
+    compiled = [outcome.compile_seconds * 1e3 for outcome in outcomes if not outcome.stopped]
+    masks = [seconds * 1e6 for outcome in outcomes for seconds in outcome.mask_seconds]
+    num_bytes = sum(outcome.num_bytes for outcome in outcomes)
+    forced = sum(outcome.num_forced_bytes for outcome in outcomes)
+    return {
+        "schemas": float(total),
+        "passed": sum(verdict_of(outcome) is None for outcome in outcomes) / total,
+        "refused": sum(outcome.refusal is not None for outcome in outcomes) / total,
+        "rejects_valid": sum(outcome.rejected_valid > 0 for outcome in outcomes) / total,
+        "accepts_invalid": sum(outcome.accepted_invalid > 0 for outcome in outcomes) / total,
+        "stopped": sum(outcome.stopped for outcome in outcomes) / total,
+        "compile_p50": quantile(compiled, 0.5) if compiled else None,
+        "compile_p95": quantile(compiled, 0.95) if compiled else None,
+        "compile_max": max(compiled, default=None),
+        "mask_p50": quantile(masks, 0.5) if masks else None,
+        "mask_p99": quantile(masks, 0.99) if masks else None,
+        "forced": forced / num_bytes if num_bytes else None,
+    }
+
+
+if __name__ == "__main__":
+    main()

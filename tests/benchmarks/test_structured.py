@@ -1,0 +1,123 @@
+"""The command line of the benchmark of constraints, its parts, and a small run of it."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.record import read
+from benchmarks.structured import (
+    DATA,
+    Bench,
+    Outcome,
+    main,
+    orders,
+    parse,
+    read_cases,
+    run_system,
+    summary,
+    verdict_of,
+)
+from ramet.runtime.tokenizer import FastTokenizer
+from tests.runtime.tokenizer.conftest import smollm2, smollm2_fields, smollm2_path, smollm2_spec  # noqa: F401
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+CASES: list[dict[str, Any]] = [
+    {
+        "name": "one",
+        "schema": SCHEMA,
+        "tests": [
+            {"valid": True, "data": {"b": "x", "a": 1}},
+            {"valid": False, "data": {"b": "x"}},
+        ],
+    },
+    {"name": "two", "schema": {"type": "string", "pattern": "(a)\\1"}, "tests": []},
+    {
+        "name": "wrong",
+        "schema": {"type": "integer"},
+        "tests": [{"valid": True, "data": "a"}, {"valid": False, "data": 1}],
+    },
+]
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse([]).cases is None
+    assert parse(["--quick"]).cases == 40
+    assert parse(["--quick", "--cases", "3"]).cases == 3
+    with pytest.raises(SystemExit):
+        parse(["--systems", "ramet,nothing"])
+    assert "unknown nothing; there are ramet" in capsys.readouterr().err
+
+
+def test_keys_are_tried_in_the_declared_order_too() -> None:
+    assert [list(value) for value in orders({"b": 1, "a": 2}, SCHEMA)] == [["b", "a"], ["a", "b"]]
+    assert [list(value) for value in orders({"a": 2, "b": 1}, SCHEMA)] == [["a", "b"]]
+    assert list(orders([1], True)) == [[1]]
+
+
+def test_each_system_says_what_became_of_a_schema(smollm2: FastTokenizer) -> None:  # noqa: F811
+    for system in ("ramet", "llguidance", "llguidance-lenient"):
+        bench = Bench(system, smollm2)
+        one, two, wrong = (bench.run(case) for case in CASES)
+        assert verdict_of(one) is None
+        assert one.num_forced_bytes > 0
+        assert len(one.mask_seconds) > 10
+        assert (verdict_of(two) or "").startswith("refused: ")
+        assert verdict_of(wrong) == "accepts 1 invalid values"
+        assert (wrong.rejected_valid, wrong.accepted_invalid) == (1, 1)
+
+
+def test_the_summary_counts_schemas() -> None:
+    found = summary([Outcome(), Outcome(refusal="x"), Outcome(stopped=True), Outcome(rejected_valid=3)])
+    assert (found["passed"], found["refused"], found["stopped"], found["rejects_valid"]) == (
+        0.25,
+        0.25,
+        0.25,
+        0.25,
+    )
+    assert found["mask_p50"] is None
+
+
+def write_cases(folder: Path) -> None:
+    (folder / DATA.parent).mkdir()
+    with gzip.open(folder / DATA, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(case) + "\n" for case in CASES)
+
+
+def test_without_the_data_there_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAMET_SHARED", str(tmp_path / "nowhere"))
+    record = main([])
+    assert record.medians == []
+    assert any("MaskBench left out" in note for note in record.notes)
+    assert "left out" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_leaves_a_record(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    smollm2: FastTokenizer,  # noqa: F811
+) -> None:
+    write_cases(tmp_path)
+    monkeypatch.setenv("RAMET_SHARED", str(tmp_path))
+    assert len(read_cases(2)) == 2
+    record = main(["--systems", "ramet", "--out", str(tmp_path)])
+    assert read(tmp_path / "structured.json") == record
+    (row,) = record.medians
+    assert row.metrics["refused"] == pytest.approx(1 / 3)
+    assert record.notes[-1] == "ramet wrong: accepts 1 invalid values"
+
+
+@pytest.mark.slow
+def test_a_child_that_takes_too_long_is_replaced(smollm2: FastTokenizer) -> None:  # noqa: F811
+    outcomes = run_system("ramet", "smollm2", CASES[:2], 0.0)
+    assert all(outcome.stopped for outcome in outcomes)
