@@ -137,24 +137,32 @@ class Live:
 
 @contextmanager
 def live(config: ServerConfig | None = None, *, template: str | None = PLAIN_TEMPLATE) -> Iterator[Live]:
-    config = config or ServerConfig(drain_timeout=1.0)
     tokenizer_spec = spec(template)
+    with (
+        open_engine(tokenizer_spec) as engine,
+        live_engine(engine, tokenizer_spec, config or ServerConfig(drain_timeout=1.0)) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def live_engine(engine: EngineFace, tokenizer_spec: TokenizerSpec, config: ServerConfig) -> Iterator[Live]:
+    """Any engine on a real port; at the end nothing may be left in it."""
     listener = bound_socket("127.0.0.1", 0)
-    with open_engine(tokenizer_spec) as engine:
-        app = create_app(engine, tokenizer_spec, config)
-        gateway: Gateway = app.state.server.gateway
-        server = DrainingServer(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=3), gateway)
-        started = threading.Event()
-        server.on_started = started.set
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        assert started.wait(SECONDS)
-        running = Live(url_of(listener, "127.0.0.1"), engine, server, thread, gateway)
-        try:
-            yield running
-        finally:
-            running.stop()
-        wait_until_idle(engine)
+    app = create_app(engine, tokenizer_spec, config)
+    gateway: Gateway = app.state.server.gateway
+    server = DrainingServer(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=3), gateway)
+    started = threading.Event()
+    server.on_started = started.set
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    assert started.wait(SECONDS)
+    running = Live(url_of(listener, "127.0.0.1"), engine, server, thread, gateway)
+    try:
+        yield running
+    finally:
+        running.stop()
+    wait_until_idle(engine)
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
