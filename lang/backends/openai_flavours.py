@@ -162,7 +162,7 @@ def flavour_of(name: str | None, base_url: str) -> Flavour:
 
 
 def is_openai(base_url: str) -> bool:
-    return (urlsplit(base_url).hostname or "").endswith("openai.com")
+    return f".{urlsplit(base_url).hostname}".endswith(".openai.com")
 
 
 def _anonymous() -> Flavour:
