@@ -23,6 +23,8 @@ STUCK_SECONDS = 0.1
 """A thread that is at one mask for so long gets another beside it. A slow mask takes a few milliseconds."""
 MAX_SPELLED_BYTES = 256
 """Of forced text that is drafted at a time."""
+FIRST_SPELLED, MAX_SPELLED = 4, 64
+"""Tokens of such drafts: fewer after one that was not sampled, more where all were."""
 MAX_MISSPELLED = 3
 """Spellings in a row of which no token was right, after which a request's text is not spelled any more."""
 DEAD_END = "the grammar allows no token here, and may not stop either"
@@ -90,6 +92,7 @@ class Guide:
         self._on_done = work.on_done
         self._spell = work.spell
         self._num_misspelled = 0
+        self._spelled_length = FIRST_SPELLED
         self.is_late = False
         """The request sits out: its masks were not there in time, and still are not."""
         self._skips_drafts = False
@@ -98,17 +101,20 @@ class Guide:
         self._begin()
 
     def forced(self, seconds: float) -> list[int] | None:
-        """The tokens that must come next; None: no drafts are to be made, for it is not known within
-        ``seconds``, the grammar has failed, or the masks of the last drafts were late."""
+        """The tokens that must come next, or are likely to because their text must.
+
+        None: no drafts are to be made, for that is not known within ``seconds``, the grammar has failed, or the
+        masks of the last drafts were late."""
         if self._skips_drafts:
             self._skips_drafts = False
             return None
         if not self._ahead.wait(seconds):
             return None
         try:
-            return self._ahead.result().forced
+            ahead = self._ahead.result()
         except RametError:
             return None
+        return ahead.forced[: self._spelled_length] if ahead.is_spelled else ahead.forced
 
     def masks(self, drafts: Sequence[int]) -> RowMask:
         """Of a row with these drafts; there are none unless ``forced`` has just had an answer."""
@@ -121,14 +127,14 @@ class Guide:
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         """How many of the forced tokens that were drafted were sampled too."""
-        if num_drafted and self._ahead.result().is_spelled:
-            if num_accepted:
-                self._num_misspelled = 0
-            else:
-                self._num_misspelled += 1
-            if self._num_misspelled >= MAX_MISSPELLED:
-                # This model spells differently here: each draft would be computed for nothing.
-                self._spell = None
+        if not num_drafted or not self._ahead.result().is_spelled:
+            return
+        self._num_misspelled = 0 if num_accepted else self._num_misspelled + 1
+        whole = num_accepted == num_drafted
+        self._spelled_length = min(MAX_SPELLED, 2 * self._spelled_length) if whole else num_accepted + 1
+        if self._num_misspelled >= MAX_MISSPELLED:
+            # This model spells differently here: each draft would be computed for nothing.
+            self._spell = None
 
     def advance(self) -> None:
         """The matcher has accepted what was committed: look ahead from there."""

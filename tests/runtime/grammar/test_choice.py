@@ -205,3 +205,16 @@ def test_masks_and_accept_agree_with_brute_force(
             assert state.is_terminated()
             return
         written += spellings[token_id]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=5), st.text("ab", max_size=6))
+def test_forced_bytes_are_what_all_options_that_are_left_go_on_with(options: list[str], prefix: str) -> None:
+    state = ChoiceBackend(VOCABULARY).compile(Choice(tuple(options))).matcher()
+    if not all(state.accept(ord(letter)) for letter in prefix):
+        return
+    left = [option[len(prefix) :] for option in options if option.startswith(prefix)]
+    common = [at for at in range(min(map(len, left)) + 1) if len({rest[:at] for rest in left}) == 1]
+    assert state.forced_bytes() == left[0][: max(common)].encode()
+    if "" in left:
+        assert state.accept(STOP)
+        assert state.forced_bytes() == b""

@@ -158,3 +158,48 @@ def test_whoever_waits_is_told() -> None:
     Guide(choice("a"), 4, work)
     assert told.wait(LIMIT)
     work.threads.close()
+
+
+def spelled_guide(*options: str, drafts: tuple[int, ...] = ()) -> Guide:
+    """Over a vocabulary in which every text has several spellings; single letters are taken for the usual."""
+    vocabulary = ListVocabulary([b"a", b"b", b"c", b"ab", b"bc", b"abc", None], [6])
+    matcher = ChoiceBackend(vocabulary).compile(Choice(options)).matcher()
+    letters = {"a": 0, "b": 1, "c": 2}
+    work = MaskWork(INLINE.threads, spell=lambda text: [letters[letter] for letter in text])
+    return Guide(matcher, 7, work)
+
+
+def test_the_usual_spelling_of_forced_text_is_drafted_save_its_last_token() -> None:
+    guide = spelled_guide("abcab", "abcac")
+    assert guide.matcher.forced_tokens() == []
+    assert guide.forced(LIMIT) == [0, 1, 2]
+    mask = guide.masks([0, 1, 2])
+    assert [allowed_ids(row, 7) for row in mask.rows()] == [[0, 3, 5], [1, 4], [2], [0, 3]]
+    assert guide.matcher.accept(5)
+    guide.advance()
+    assert guide.forced(LIMIT) == []
+
+
+def test_spelled_drafts_grow_while_they_are_right_and_stop_while_they_are_wrong() -> None:
+    guide = spelled_guide("abc" * 40)
+    lengths = []
+    for _ in range(4):
+        forced = guide.forced(LIMIT)
+        assert forced is not None
+        lengths.append(len(forced))
+        guide.observe(len(forced), len(forced))
+    assert lengths == [4, 8, 16, 32]
+    guide.observe(32, 2)
+    assert guide.forced(LIMIT) == [0, 1, 2]
+    for _ in range(3):
+        guide.observe(3, 0)
+    assert guide.forced(LIMIT) == [0]
+    guide.advance()
+    assert guide.forced(LIMIT) == []
+
+
+def test_tokens_that_are_forced_themselves_do_not_depend_on_their_record() -> None:
+    guide = Guide(choice("abcabcabc"), 4, INLINE)
+    for _ in range(5):
+        guide.observe(9, 0)
+    assert guide.forced(LIMIT) == [0, 1, 2, 0, 1, 2, 0, 1, 2, 3]

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.runtime.grammar.backend import GrammarMatcher
+from ramet.runtime.grammar.backend import ForcedText, GrammarMatcher
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.prefix import PrefixBackend
 from ramet.runtime.protocol import Choice, Prefix, Regex, UnsupportedConstraintError
 from tests.runtime.grammar.fakes import ListVocabulary, allowed_ids
+from tests.runtime.grammar.service.troubled import TroubledBackend
 
 SINGLES = [bytes([value]) for value in b":/abtp"]
 COLON, SLASH, A, B, T, P = range(6)
@@ -244,3 +245,29 @@ def test_a_choice_behind_the_text_agrees_with_brute_force(
             assert state.is_terminated()
             return
         written += spellings[token_id]
+
+
+def test_forced_bytes_are_the_rest_of_the_text_and_what_its_inner_grammar_forces() -> None:
+    state = backend().compile(Prefix(":/", Choice(("ab", "at")))).matcher()
+    assert isinstance(state, ForcedText)
+    assert state.forced_bytes() == b":/a"
+    assert state.accept(COLON)
+    assert state.forced_bytes() == b"/a"
+    assert state.accept(SLASH)
+    assert state.accept(AB)
+    assert state.forced_bytes() == b""
+    free = matcher(":/")
+    assert isinstance(free, ForcedText)
+    assert free.forced_bytes() == b":/"
+    assert free.accept(COLON_SLASHES)
+    assert free.forced_bytes() == b""
+
+
+def test_it_is_as_risky_as_its_inner_backend() -> None:
+    risky = TroubledBackend()
+    over_risky = PrefixBackend(risky, lambda: ChoiceBackend(VOCABULARY).tokens)
+    assert over_risky.probe_builder == risky.probe_builder
+    assert over_risky.needs_probe(Regex("!a"))
+    assert not over_risky.needs_probe(Regex("a"))
+    assert not backend().needs_probe(Prefix(":"))
+    assert backend().probe_builder == ""
