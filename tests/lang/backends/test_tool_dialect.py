@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ramet.lang.backends.base import ToolCall, ToolOffer, ToolSpec
 from ramet.lang.backends.tool_dialect import JsonDialect, TemplateDialect, dialect_of, tool_calls
 from ramet.lang.errors import GenerationError
+from ramet.runtime.grammar.engines.structural import TriggeredTags, read_structural_tag
 from ramet.runtime.protocol import JsonSchema, StructuralTag
 from tests.lang.backends.small_tokenizer import CHATML, small_tokenizer
 from tests.lang.backends.tool_templates import CONTROL_TOKEN, HERMES, LLAMA_TOOLS, XML
@@ -73,6 +74,28 @@ def test_several_calls_and_text_around_them() -> None:
 def test_a_call_that_was_cut_is_named(dialect: Any, text: str) -> None:
     with pytest.raises(GenerationError, match="is not whole; raise max_tokens"):
         dialect.read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('{"answer": "It is', "It is"),
+        ('{ "answer" :"a \\"b\\" \\u00e9 \\', 'a "b" é '),
+        ('{"answer":"x\\ud83c', "x"),
+        ('{"answer":"x\\ud83c\\udf4b"', "x🍋"),
+    ],
+)
+def test_of_an_answer_that_was_cut_there_is_what_there_is(text: str, answer: str) -> None:
+    assert JsonDialect().read(text) == (answer, [])
+
+
+@pytest.mark.parametrize(("dialect", "choice"), [(HERMES_DIALECT, "auto"), (LLAMA_DIALECT, "required")])
+def test_the_grammar_of_a_form_is_one_that_engines_take(dialect: TemplateDialect, choice: str) -> None:
+    tag = dialect.grammar(ToolOffer(tools=TOOLS, choice=choice))
+    assert isinstance(tag, StructuralTag)
+    root = read_structural_tag(tag.spec).root
+    assert isinstance(root, TriggeredTags)
+    assert (root.triggers, len(root.tags), root.at_least_one) == ((dialect.opening,), 2, choice != "auto")
 
 
 def names_in(grammar: object) -> set[str]:
