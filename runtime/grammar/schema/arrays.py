@@ -110,6 +110,10 @@ def _settle(array: Array, contains: Contains, combine: Combine) -> Array | None:
     others = tuple(other for other in array.contains if other != contains)
     if contains.low == 0 and contains.high is None:
         return replace(array, contains=others)
+    if contains.high is not None and contains.low > contains.high:
+        return None
+    if contains.high == 0:
+        return _with_none(array, contains, others, combine)
     kinds = {*array.prefix[contains.start :]}
     if array.high is None or array.high > max(len(array.prefix), contains.start):
         kinds.add(array.rest)
@@ -125,3 +129,16 @@ def _settle(array: Array, contains: Contains, combine: Combine) -> Array | None:
         most = contains.start + contains.high
         high = most if high is None else min(high, most)
     return replace(array, low=low, high=high, contains=others)
+
+
+def _with_none(
+    array: Array, contains: Contains, others: tuple[Contains, ...], combine: Combine
+) -> Array | None:
+    """No item from the start of ``contains`` on matches it: each is its opposite."""
+    wrong = combine.negate(contains.node)
+    length = max(len(array.prefix), contains.start)
+    prefix = [item(array, index) for index in range(length)]
+    prefix[contains.start :] = [combine.intersect(node, wrong) for node in prefix[contains.start :]]
+    rest = combine.intersect(array.rest, wrong)
+    plain = simplify(replace(array, prefix=tuple(prefix), rest=rest, contains=others), combine)
+    return plain[0] if plain else None

@@ -89,6 +89,16 @@ def listed(number: Number, most: int) -> list[int] | None:
     return [value for value in range(first, int(number.high) + 1, step) if accepts(number, Fraction(value))]
 
 
+def decimal_digits(value: Fraction) -> int:
+    """The digits of a positive ``value`` written in decimals, as one integer: 125 for 12.5 and for 0.00125."""
+    scaled = value
+    while scaled.denominator != 1:
+        scaled *= 10
+    while scaled.numerator % 10 == 0:
+        scaled /= 10
+    return scaled.numerator
+
+
 def accepts(number: Number, value: Fraction) -> bool:
     if number.low is not None and (value < number.low or (value == number.low and number.low_open)):
         return False
