@@ -17,7 +17,7 @@ from ramet.runtime.attention import (
     NativeAttentionBackend,
     TorchAttentionBackend,
 )
-from ramet.runtime.cache import EvictionPolicy, LfuEviction, LruEviction, PageAllocator, RadixCache
+from ramet.runtime.cache import EvictionPolicy, LfuEviction, PageAllocator, ProgramLruEviction, RadixCache
 from ramet.runtime.engine.client import EngineInfo
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import BuiltEngine, EngineCore
@@ -158,7 +158,7 @@ def _scheduler(
     tokenizer: Tokenizer,
     wakeup: threading.Event,
 ) -> Scheduler:
-    eviction: EvictionPolicy = LfuEviction() if config.eviction_policy == "lfu" else LruEviction()
+    eviction: EvictionPolicy = LfuEviction() if config.eviction_policy == "lfu" else ProgramLruEviction()
     policy: OrderingPolicy = Fcfs() if config.schedule_policy == "fcfs" else LongestPrefixMatch()
     is_cpu = loaded.device.type == "cpu"
     default_budget = CPU_TOKENS_PER_STEP if is_cpu else DEVICE_TOKENS_PER_STEP

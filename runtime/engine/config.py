@@ -76,14 +76,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_overtakes: int = 64
     """With lpm: a waiting request is overtaken by younger ones this often at most."""
     eviction_policy: str = "lru"
-    """Which cached prefix goes first when pages run out: lru (least recently) or lfu (least frequently
-    used).
+    """Which cached prefix goes first when pages run out: lru (least recently; what a running program is to use
+    again counts as used later) or lfu (least frequently used).
     """
     enable_prefix_cache: bool = True
     """False: nothing is kept of a finished request. The tokens are the same either way."""
     prompt_lookup: bool = True
     """Guess what comes next where the answer repeats its prompt or itself, and verify several tokens in one
     step. The tokens are the same either way; it stops by itself for answers in which it is wrong."""
+    draft_forced: bool = True
+    """Verify what a grammar forces in one step, instead of sampling it token by token. The tokens are the same
+    either way."""
     threads: int | None = None
     """CPU threads of one operation; None: one a physical core."""
     cache_dir: str | None = None

@@ -1,8 +1,11 @@
 """Eviction: the order of the policies, and the queue that must keep it without scanning."""
 
 import gc
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ramet.runtime.cache import (
     EvictionPolicy,
@@ -10,9 +13,11 @@ from ramet.runtime.cache import (
     LfuEviction,
     LruEviction,
     PageAllocator,
+    ProgramLruEviction,
     RadixCache,
     RadixNode,
 )
+from ramet.runtime.cache.eviction import PROGRAM_USES
 from ramet.runtime.protocol import ProgramTag
 
 
@@ -122,7 +127,48 @@ def test_a_policy_may_read_the_program_tag() -> None:
     assert _cached(cache, [1, 2]) == 2
 
 
-@pytest.mark.parametrize("policy", [LruEviction(), LfuEviction()])
+def test_what_a_program_will_use_again_outlives_what_its_last_call_used() -> None:
+    going_on, last = ProgramTag(remaining_calls=2), ProgramTag(remaining_calls=0)
+    found = {}
+    for policy in (LruEviction(), ProgramLruEviction()):
+        cache = _cache(8, policy)
+        _insert(cache, [1, 2], going_on)
+        _insert(cache, [3, 4], ProgramTag())
+        _insert(cache, [5, 6], last)
+        _insert(cache, [7, 8], last)
+        cache.match([7, 8])
+        order = []
+        for _ in range(4):
+            cache.evict(2)
+            order.append([token for token in (1, 3, 5, 7) if not _cached(cache, [token, token + 1])])
+        found[type(policy)] = [(set(after) - set(before)).pop() for before, after in pairwise([[], *order])]
+        cache.check_integrity()
+    assert found[LruEviction] == [1, 3, 5, 7]
+    # Of the last calls the one goes first that nobody else has used.
+    assert found[ProgramLruEviction] == [5, 3, 7, 1]
+
+
+def test_a_program_that_never_comes_back_is_evicted_in_the_end() -> None:
+    cache = _cache(8, ProgramLruEviction())
+    _insert(cache, [1, 2], ProgramTag(remaining_calls=9))
+    for token in range(10, 10 + 4 * PROGRAM_USES, 2):
+        _insert(cache, [token, token + 1])
+    assert _cached(cache, [1, 2]) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=60))
+def test_without_what_programs_say_it_is_lru(uses: list[tuple[int, bool]]) -> None:
+    caches = [_cache(6, LruEviction()), _cache(6, ProgramLruEviction())]
+    for token, inserts in uses:
+        for cache in caches:
+            if inserts:
+                _insert(cache, [token, token + 10])
+            else:
+                cache.match([token, token + 10])
+        assert len({tuple(_cached(cache, [one, one + 10]) for one in range(6)) for cache in caches}) == 1
+
+
+@pytest.mark.parametrize("policy", [LruEviction(), LfuEviction(), ProgramLruEviction()])
 def test_eviction_looks_at_few_nodes_however_large_the_tree(policy: EvictionPolicy) -> None:
     """The policy is asked at uses only, so the number of questions bounds what an eviction looks at."""
 
