@@ -22,7 +22,6 @@ _DRAFTS: dict[str, Draft] = {
     "json-schema.org/draft/2019-09/schema": 2019,
     "json-schema.org/draft/2020-12/schema": 2020,
 }
-_DATA_KEYWORDS = frozenset({"const", "enum", "default", "examples", "example"})
 _NO_BASE = "http://schema.invalid/"
 """Of a schema without an id, so that relative references in it resolve."""
 
@@ -172,24 +171,43 @@ def _draft(declared: object) -> Draft:
 
 
 def _schemas(root: object) -> Iterator[tuple[str, dict[str, object]]]:
-    """Every object that may be a schema, parents first. Data (const, enum, ...) is left out."""
-    stack: list[tuple[str, object, bool]] = [("", root, False)]
+    """Every subschema that is an object, parents first. What stands under an unknown keyword is none."""
+    stack: list[tuple[str, object]] = [("", root)]
     while stack:
-        pointer, value, named = stack.pop()
-        if isinstance(value, dict):
-            if not named:
-                yield pointer, value
-            for key in reversed(value):
-                if named or key not in _DATA_KEYWORDS:
-                    stack.append((step(pointer, key), value[key], not named and key in _NAMED))
-        elif isinstance(value, list):
-            stack += [(step(pointer, index), item, False) for index, item in enumerate(value)]
+        pointer, schema = stack.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield pointer, schema
+        for keyword, value in schema.items():
+            at = step(pointer, keyword)
+            if keyword in _NAMED and isinstance(value, dict):
+                stack += [(step(at, name), member) for name, member in value.items()]
+            elif keyword in _LISTED and isinstance(value, list):
+                stack += [(step(at, index), item) for index, item in enumerate(value)]
+            elif keyword in _SINGLE:
+                stack.append((at, value))
 
 
 _NAMED = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
 """Keywords whose value maps names, which are no keywords, to schemas."""
+_LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+_SINGLE = frozenset(
+    {
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
 
 
 def _nearest(pointer: str, bases: Mapping[str, str]) -> str:

@@ -308,10 +308,10 @@ class Translator:
         return union([met, unmet])
 
     def _dependencies(self, keyword: str, value: object, pointer: str) -> Node:
-        """For each name: the object lacks it, or has it and meets what depends on it."""
-        if keyword == "dependencies" and self.context.draft > 7 and self._document.declared:
-            self.context.note(f"#{step(pointer, keyword)}: draft {self.context.draft} has no dependencies")
-            return ANY
+        """For each name: the object lacks it, or has it and meets what depends on it.
+
+        ``dependencies`` is enforced in later drafts too, as they allow: who writes it means it.
+        """
         result = ANY
         for name, (item, at) in named(value, pointer, keyword).items():
             if isinstance(item, list):

@@ -90,6 +90,7 @@ def translate_object(schema: dict[str, object], pointer: str, context: Context) 
     for name, node in own.items():
         matched = [part for regex, part in patterns if matches(regex, name)]
         props.append((name, context.algebra.all_of([node, *everywhere, *matched])))
+    props += [(name, objects.property_node(value, name)) for name in dict.fromkeys(required) if name not in own]
     value = Object(
         props=tuple(props),
         required=frozenset(required),
