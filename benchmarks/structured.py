@@ -17,7 +17,7 @@ import gzip
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.key_orders import orders
 from benchmarks.record import Record, Sample, new_record, print_table, quantile, table_console, write
 from benchmarks.workloads import SharedDataMissingError, shared_file
 from ramet.runtime.grammar import CompiledGrammar, GrammarMatcher
@@ -179,6 +180,7 @@ class Bench:
         self._guidance = GuidanceBackend(spellings)
         self._xgrammar = XgrammarBackend(spellings)
         self._row = np.zeros(spellings.num_words, dtype=np.int32)
+        self._tokens = spellings.tokens
         self._stop = spellings.stop_token_ids[0]
 
     def run(self, case: Mapping[str, Any]) -> Outcome:
@@ -191,13 +193,14 @@ class Bench:
         seconds: list[float] = []
         rejected = accepted = num_bytes = num_forced = 0
         for test in case["tests"]:
-            texts = [written(value) for value in orders(test["data"], case["schema"])]
-            is_accepted = any(self._accepts(compiled.matcher(), text, seconds) for text in texts)
+            texts = orders(test["data"], case["schema"], compiled.matcher(), self._tokens)
+            text = next((text for text in texts if self._accepts(compiled.matcher(), text, seconds)), None)
+            is_accepted = text is not None
             rejected += test["valid"] and not is_accepted
             accepted += is_accepted and not test["valid"]
-            if test["valid"] and is_accepted:
-                num_bytes += len(texts[-1].encode())
-                num_forced += self._forced(compiled.matcher(), texts[-1])
+            if test["valid"] and text is not None:
+                num_bytes += len(text.encode())
+                num_forced += self._forced(compiled.matcher(), text)
         return Outcome(
             rejected_valid=rejected,
             accepted_invalid=accepted,
@@ -244,45 +247,6 @@ class Bench:
             if not matcher.accept(token_id):
                 break
         return min(count, len(text.encode()))
-
-
-def written(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def orders(value: Any, schema: Any) -> Iterator[Any]:
-    """The value, and the value with its keys in the order of the properties that the schema declares."""
-    yield value
-    declared = list(_declared(schema))
-    ordered = _ordered(value, declared)
-    if written(ordered) != written(value):
-        yield ordered
-
-
-def _declared(schema: Any) -> Iterator[list[str]]:
-    """The names of each ``properties`` in the schema, in their order."""
-    if isinstance(schema, dict):
-        properties = schema.get("properties")
-        if isinstance(properties, dict):
-            required = schema.get("required")
-            extra = [name for name in required if name not in properties] if isinstance(required, list) else []
-            yield [*properties, *extra]
-        for value in schema.values():
-            yield from _declared(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _declared(value)
-
-
-def _ordered(value: Any, declared: Sequence[list[str]]) -> Any:
-    if isinstance(value, list):
-        return [_ordered(item, declared) for item in value]
-    if not isinstance(value, dict):
-        return value
-    names = max(declared, key=lambda known: len(value.keys() & set(known)), default=[])
-    places = {name: place for place, name in enumerate(names)}
-    keys = sorted(value, key=lambda key: places.get(key, len(places)))
-    return {key: _ordered(value[key], declared) for key in keys}
 
 
 def verdict_of(outcome: Outcome) -> str | None:

@@ -13,7 +13,6 @@ from benchmarks.structured import (
     Bench,
     Outcome,
     main,
-    orders,
     parse,
     read_cases,
     run_system,
@@ -54,12 +53,6 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--systems", "ramet,nothing"])
     assert "unknown nothing; there are ramet" in capsys.readouterr().err
-
-
-def test_keys_are_tried_in_the_declared_order_too() -> None:
-    assert [list(value) for value in orders({"b": 1, "a": 2}, SCHEMA)] == [["b", "a"], ["a", "b"]]
-    assert [list(value) for value in orders({"a": 2, "b": 1}, SCHEMA)] == [["a", "b"]]
-    assert list(orders([1], True)) == [[1]]
 
 
 def test_each_system_says_what_became_of_a_schema(smollm2: FastTokenizer) -> None:  # noqa: F811
