@@ -158,7 +158,7 @@ class TokenCounter(Protocol):
     """A backend that knows its model's tokens."""
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens the text has, by itself."""
+        """How many tokens the text has, by itself; where it spells special tokens, these are meant."""
         ...
 
 

@@ -121,7 +121,7 @@ class LocalBackend:
         )
 
     def count_tokens(self, text: str) -> int:
-        return len(self.engine.tokenizer.encode(text, at_start=False))
+        return len(self.engine.tokenizer.encode(text, allow_special=True, at_start=False))
 
     async def flush_cache(self) -> None:
         await asyncio.to_thread(self.engine.flush_cache)
