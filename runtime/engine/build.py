@@ -180,7 +180,10 @@ def _scheduler(
         stop_token_ids=tokenizer.stop_token_ids,
         proposer=PromptLookup() if config.prompt_lookup else None,
         mask_work=MaskWork(
-            JobThreads("mask", MASK_THREADS), wakeup.set, partial(tokenizer.encode, at_start=False)
+            JobThreads("mask", MASK_THREADS),
+            wakeup.set,
+            partial(tokenizer.encode, at_start=False),
+            drafts_forced=config.draft_forced,
         ),
     )
 

@@ -114,6 +114,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_int("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
         _check_bool("enable_prefix_cache", self.enable_prefix_cache)
         _check_bool("prompt_lookup", self.prompt_lookup)
+        _check_bool("draft_forced", self.draft_forced)
         if self.cache_dir is not None and (not isinstance(self.cache_dir, str) or not self.cache_dir):
             _fail("cache_dir", self.cache_dir, "a folder, or None")
 

@@ -38,6 +38,8 @@ class MaskWork:
     threads: JobThreads
     on_done: Callable[[], None] | None = None
     spell: Callable[[str], Sequence[int]] | None = None
+    drafts_forced: bool = True
+    """False: what the grammar forces is sampled token by token, as all else is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Guide:
         self._vocab_size = vocab_size
         self._threads = work.threads
         self._on_done = work.on_done
-        self._spell = work.spell
+        self._drafts_forced = work.drafts_forced
+        self._spell = work.spell if work.drafts_forced else None
         self._num_misspelled = 0
         self._spelled_length = FIRST_SPELLED
         self.is_late = False
@@ -166,7 +169,7 @@ class Guide:
 
     def _begin(self) -> None:
         self._behind = None
-        work = partial(_look_ahead, self.matcher, self._vocab_size, self._spell)
+        work = partial(_look_ahead, self.matcher, self._vocab_size, self._drafts_forced, self._spell)
         self._ahead = self._threads.submit(work, self._on_done)
 
     def _slow_job(self) -> Job[_Ahead] | Job[Mask] | None:
@@ -176,9 +179,12 @@ class Guide:
 
 
 def _look_ahead(
-    matcher: GrammarMatcher, vocab_size: int, spell: Callable[[str], Sequence[int]] | None
+    matcher: GrammarMatcher,
+    vocab_size: int,
+    drafts_forced: bool,
+    spell: Callable[[str], Sequence[int]] | None,
 ) -> _Ahead:
-    forced = matcher.forced_tokens()
+    forced = matcher.forced_tokens() if drafts_forced else []
     spelled: list[int] = []
     if spell is not None and isinstance(matcher, ForcedText):
         spelled = _spelled(matcher.forced_bytes(), spell)

@@ -10,7 +10,9 @@ from ramet.runtime.attention import TorchAttentionBackend
 from ramet.runtime.engine.core import EngineCore
 from ramet.runtime.executor.model_runner import ModelRunner, RunnerConfig
 from ramet.runtime.forward import DeviceKVPool
-from ramet.runtime.grammar import ChoiceBackend, GrammarCompiler
+from ramet.runtime.grammar import ChoiceBackend, GrammarBackend, GrammarCompiler
+from ramet.runtime.grammar.guide import MaskWork
+from ramet.runtime.grammar.service import JobThreads
 from ramet.runtime.models.config import ModelConfig, MoeConfig
 from ramet.runtime.models.decoder import DecoderModel
 from ramet.runtime.models.model import Model
@@ -79,6 +81,8 @@ class Rig:
         setting: Setting,
         proposer: DraftProposer | None = None,
         wrap: Callable[[Executor, DeviceKVPool], Executor] | None = None,
+        mask_work: MaskWork | None = None,
+        backend: GrammarBackend | None = None,
     ) -> EngineCore:
         config, page_size = self.model.config, setting.page_size
         num_pages = -(-setting.kv_tokens // page_size)
@@ -120,14 +124,17 @@ class Rig:
             policy=Fcfs() if setting.fcfs else LongestPrefixMatch(),
             stop_token_ids=self.tokenizer.stop_token_ids,
             proposer=proposer,
+            mask_work=mask_work,
         )
         executor = runner if wrap is None else wrap(runner, pool)
-        grammar = GrammarCompiler(ChoiceBackend(self.tokenizer))
+        grammar = GrammarCompiler(backend or ChoiceBackend(self.tokenizer), vocabulary=self.tokenizer)
         return EngineCore(scheduler, executor, self.tokenizer, grammar, seed=0)
 
-    def alone(self, source: GenerateInput) -> "Answer":
-        """What a request answers in an engine of its own."""
-        return drain(self.core(Setting()), [(0, source)])[source.request_id]
+    def alone(self, source: GenerateInput, backend: GrammarBackend | None = None) -> "Answer":
+        """What a request answers in an engine of its own, without drafts of any kind."""
+        plain = MaskWork(JobThreads("mask", 0), drafts_forced=False)
+        core = self.core(Setting(), mask_work=plain, backend=backend)
+        return drain(core, [(0, source)])[source.request_id]
 
 
 @dataclass

@@ -203,3 +203,10 @@ def test_tokens_that_are_forced_themselves_do_not_depend_on_their_record() -> No
     for _ in range(5):
         guide.observe(9, 0)
     assert guide.forced(LIMIT) == [0, 1, 2, 0, 1, 2, 0, 1, 2, 3]
+
+
+def test_drafts_can_be_left_out() -> None:
+    work = MaskWork(INLINE.threads, spell=lambda text: [0] * len(text), drafts_forced=False)
+    guide = Guide(choice("abc"), 4, work)
+    assert guide.forced(LIMIT) == []
+    assert masks_of(guide) == [[0]]
