@@ -43,6 +43,7 @@ class ChatPrompt:
         return ToolCallParser(
             self.enforcement.format,
             self.tool_names,
+            forced=self.enforcement.forced,
             begins_inside=bool(self.enforcement.prompt_suffix),
             named=self.enforcement.named,
         )

@@ -188,7 +188,8 @@ def _with_options(spec: GrammarSpec | None, fields: ConstraintFields) -> Grammar
 def renamed_for(fields: ConstraintFields) -> dict[str, str]:
     """Our names of parameters -> the client's, for errors of this request."""
     named = next((name for name in _CONSTRAINTS if getattr(fields, name) is not None), None)
-    return _RENAMED if named is None else {**_RENAMED, "grammar": named}
+    # An error without a field, of a request that has a constraint, is the grammar's.
+    return _RENAMED if named is None else {**_RENAMED, "grammar": named, "": named}
 
 
 def _formatted(wanted: Mapping[str, Any]) -> GrammarSpec | None:

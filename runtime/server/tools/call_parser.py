@@ -60,12 +60,15 @@ class ToolCallParser:
         format: ToolFormat,
         tool_names: frozenset[str],
         *,
+        forced: bool = False,
         begins_inside: bool = False,
         named: str | None = None,
     ) -> None:
-        """``begins_inside``: the prompt ended with the format's ``begin``. ``named``: and with a tool's name,
-        so that the text begins with its arguments.
+        """``forced``: a grammar lets nothing but calls through; what is cut before it is a call belongs to
+        nothing. ``begins_inside``: the prompt ended with the format's ``begin``. ``named``: and with a tool's
+        name, so that the text begins with its arguments.
         """
+        self._forced = forced
         self._format = format
         self._tool_names = tool_names
         self._place = _Place.BETWEEN if begins_inside else _Place.START
@@ -84,7 +87,7 @@ class ToolCallParser:
         """What was held back. A call that has begun and did not end stays without its CallEnd."""
         held, self._held = self._held, ""
         is_open_call = self._place is _Place.CALL and self._begun
-        if is_open_call or (self._had_call and not held.strip(_BETWEEN_CALLS)):
+        if self._forced or is_open_call or (self._had_call and not held.strip(_BETWEEN_CALLS)):
             return []
         return [Content(held)] if held else []
 

@@ -27,6 +27,8 @@ class Enforcement:
     """None: nothing constrains the answer."""
     prompt_suffix: str = ""
     """What the prompt ends with, so that the answer can only be calls. Special tokens in it are meant."""
+    forced: bool = False
+    """The grammar lets nothing but calls through."""
     named: str | None = None
     """The tool whose name the prompt ends with: the answer is its arguments."""
 
@@ -93,10 +95,11 @@ def _forced(choice: ToolChoice, format: ToolFormat) -> Enforcement:
                 format,
                 JsonSchema.of(tool.parameters),
                 f"{format.begin}{tool.name}{format.named_before}",
-                tool.name,
+                forced=True,
+                named=tool.name,
             )
     suffix = format.begin + ("\n" if format.begin and not format.is_list else "")
-    return Enforcement(format, JsonSchema.of(calls_schema(choice, format)), suffix)
+    return Enforcement(format, JsonSchema.of(calls_schema(choice, format)), suffix, forced=True)
 
 
 def _beside(choice: ToolChoice, format: ToolFormat, wanted: GrammarSpec) -> Enforcement:

@@ -137,6 +137,16 @@ def test_a_call_that_is_cut_is_not_whole() -> None:
     assert whole(HERMES, cut) == Read("", [("get_time", '{"zone": "Li', False)])
 
 
+def test_a_forced_call_that_is_cut_early_is_no_content() -> None:
+    parser = ToolCallParser(JSON, TOOLS, forced=True)
+    assert [*parser.feed('{"name":'), *parser.finish()] == []
+
+
+def test_a_prompt_may_have_named_the_tool() -> None:
+    parser = ToolCallParser(MISTRAL_NAMED, TOOLS, forced=True, begins_inside=True, named="get_time")
+    assert parser.feed('{"a": 1}') == [CallBegin("get_time"), CallArguments('{"a": 1}'), CallEnd()]
+
+
 def test_arguments_come_as_they_are_read() -> None:
     parser = ToolCallParser(HERMES, TOOLS)
     assert parser.feed('<tool_call>{"name": "get_time", "arg') == []
