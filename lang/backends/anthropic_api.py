@@ -32,8 +32,8 @@ class Anthropic:
     """Programs on a server that speaks Anthropic's Messages API, streamed.
 
     What the API does not have (seeds, logprobs, penalties, several answers, ...) is refused by name before
-    anything is sent. JSON schemas and choices are enforced by its structured outputs; a select lets the model
-    spell one of the options, so the scores of the others are not known, and minus infinity.
+    anything is sent. Schemas, choices and patterns are enforced by its structured outputs; a select lets the
+    model spell one of the options, so the scores of the others are not known, and minus infinity.
 
     Text in front of a ``gen`` in the assistant's turn is sent as the turn's beginning; not every model takes
     that, and one that does not says so.
@@ -87,8 +87,8 @@ class Anthropic:
     def capabilities(self) -> Capabilities:
         return Capabilities(
             name=self._answers.whom.name,
-            grammars=frozenset({"json_schema", "choice"}),
-            sampling_fields=frozenset({"temperature", "top_p", "top_k", "stop"}),
+            grammars=frozenset({"json_schema", "choice", "regex"}),
+            sampling_fields=frozenset({"temperature", "top_p", "top_k", "stop", "stop_regex"}),
             select=True,
             images=True,
             tools=True,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from ramet.lang.backends.answer_text import Reading
 from ramet.lang.backends.base import ToolOffer
 from ramet.lang.backends.openai_constraints import Constraint, object_constraint
 from ramet.lang.backends.openai_messages import Message, chat_messages
@@ -40,9 +41,7 @@ class Letter:
     """A request, and how its answer's text is to be read."""
 
     body: dict[str, Any]
-    constraint: Constraint
-    own_stops: tuple[str, ...]
-    """Stop strings that the API does not take: they are looked for here."""
+    reading: Reading
     hidden_space: str
     """White space at the end of the assistant's turn so far, which the API does not take. An answer that begins
     with it goes on behind it."""
@@ -64,14 +63,14 @@ def letter(
             f"{whom.name} answers a user, and there is no user's turn yet; say user(...) first"
         )
     hidden = _hide_space(turns) if goes_on else ""
-    # A stop of white space alone is refused there; and what a constraint wraps the answer in is not stopped in.
-    own_stops = [stop for stop in params.stop if held.wrapping is not None or not stop.strip()]
+    # A stop of white space alone is refused there.
+    server_stops = held.wrapping is None and all(stop.strip() for stop in params.stop)
     body: dict[str, Any] = {
         "model": whom.model,
         "max_tokens": params.max_tokens or whom.default_max_tokens,
         "system": system or None,
         "messages": turns,
-        "stop_sequences": [stop for stop in params.stop if stop not in own_stops] or None,
+        "stop_sequences": list(params.stop) if server_stops and params.stop else None,
         **{name: getattr(params, name) for name in ("temperature", "top_p", "top_k") if _is_said(params, name)},
         **_format(held),
         **_tools(whom, turns, offer),
@@ -82,7 +81,7 @@ def letter(
         _mark_cached(body, _num_shared(transcript))
     body.update(whom.extra_body)
     body = {key: value for key, value in body.items() if value is not None}
-    return Letter(body, held, tuple(own_stops), hidden)
+    return Letter(body, Reading.of(params, held.wrapping, server_stops=server_stops), hidden)
 
 
 def _is_said(params: SamplingParams, name: str) -> bool:

@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
+from ramet.lang.backends.answer_text import AnswerText
 from ramet.lang.backends.anthropic_request import Letter
 from ramet.lang.backends.base import GenerateDelta, ToolCall
 from ramet.lang.backends.http_errors import answered_error
-from ramet.lang.backends.openai_stream import cut
 from ramet.lang.backends.sse import ServerSentEvent
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import FinishReason, RequestStats
-from ramet.runtime.tokenizer import StopMatcher
 
 FINISH_REASONS = {
     "end_turn": FinishReason.STOP,
@@ -40,15 +39,12 @@ class MessageReader:
     def __init__(self, name: str, letter: Letter) -> None:
         """name: of the server, for errors."""
         self._name = name
-        self._wrapping = letter.constraint.wrapping
-        self._own_stops = letter.own_stops
-        self._stops = StopMatcher(letter.own_stops)
+        self._text = AnswerText(name, letter.reading)
         self._unseen = letter.hidden_space
         self._blocks: dict[int, _Block] = {}
         self._usage: dict[str, Any] = {}
         self._reason: str | None = None
         self._stop_sequence: str | None = None
-        self._wrapped = ""
         self._is_over = False
         self._started = time.monotonic()
         self._first: float | None = None
@@ -56,7 +52,7 @@ class MessageReader:
     @property
     def is_over(self) -> bool:
         """Nothing that follows is part of the answer."""
-        return self._is_over
+        return self._is_over or self._text.is_over
 
     def push(self, event: ServerSentEvent) -> list[GenerateDelta]:
         """Raises GenerationError: the server reports an error, or what it says is no event."""
@@ -90,9 +86,7 @@ class MessageReader:
 
     def finish(self) -> GenerateDelta:
         """The last increment. Raises GenerationError where the message did not end by itself."""
-        stop_reason: str | None = self._stops.hit
-        text = ""
-        if stop_reason is None:
+        if not self._text.is_over:
             if self._reason == "refusal":
                 raise GenerationError("the model refuses to answer")
             if self._reason not in FINISH_REASONS:
@@ -102,8 +96,9 @@ class MessageReader:
                     else f"ended the answer with {self._reason!r}"
                 )
                 raise GenerationError(f"{self._name} {how}")
-            text, stop_reason = self._rest()
-        finish_reason = FinishReason.STOP if stop_reason is not None else FINISH_REASONS[str(self._reason)]
+        text, finish_reason, stop_reason = self._text.finish(
+            FINISH_REASONS.get(str(self._reason), FinishReason.STOP), self._stop_sequence
+        )
         calls = tuple(
             ToolCall(id=block.id, name=block.name, arguments="".join(block.parts) or "{}")
             for _, block in sorted(self._blocks.items())
@@ -112,7 +107,7 @@ class MessageReader:
         return GenerateDelta(
             text=text,
             finish_reason=finish_reason,
-            stop_reason=stop_reason or self._stop_sequence,
+            stop_reason=stop_reason,
             stats=self._stats(),
             tool_calls=calls,
         )
@@ -126,11 +121,8 @@ class MessageReader:
         match block.kind:
             case "thinking":
                 return [GenerateDelta(reasoning=text)]
-            case "text" if self._wrapping is not None:
-                self._wrapped += text
             case "text":
-                shown, stop = self._stops.push(self._behind_hidden_space(text))
-                self._is_over |= stop is not None
+                shown = self._text.push(self._behind_hidden_space(text))
                 return [GenerateDelta(text=shown)] if shown else []
             case _:
                 block.parts.append(text)
@@ -143,11 +135,6 @@ class MessageReader:
         if text:
             self._unseen = ""
         return text
-
-    def _rest(self) -> tuple[str, str | None]:
-        if self._wrapping is None:
-            return self._stops.flush()
-        return cut(self._wrapping.unwrapped(self._wrapped), self._own_stops)
 
     def _stats(self) -> RequestStats:
         """Times are the client's."""

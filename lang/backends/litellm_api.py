@@ -20,7 +20,9 @@ from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.errors import GenerationError, UnsupportedError
 from ramet.runtime.protocol import InvalidRequestError, ProgramTag, SamplingParams
 
-FLAVOUR = Flavour(name="openai", grammars=frozenset({"json_schema", "choice"}), takes_bare_tool_messages=False)
+FLAVOUR = Flavour(
+    name="openai", grammars=frozenset({"json_schema", "choice", "regex"}), takes_bare_tool_messages=False
+)
 
 Acompletion = Callable[..., Awaitable[Any]]
 """As litellm.acompletion: keyword arguments of OpenAI's API in, with ``stream=True`` an async iterator of
@@ -114,13 +116,15 @@ class LiteLLM:
     ) -> AsyncGenerator[GenerateDelta, None]:
         """Raises GenerationError with what litellm raises as its cause."""
         asked = generation(self._whom, transcript, params, priority=priority, offer=offer)
-        reader = ChunkReader(self._whom.name, params.n, asked.constraint.wrapping, params.stop)
+        reader = ChunkReader(self._whom.name, params.n, asked.reading)
         chunks: Any = None
         try:
             chunks = await self._acompletion(**asked.body)
             async for chunk in chunks:
                 for delta in reader.read(_plain(chunk)):
                     yield delta
+                if reader.is_over:
+                    break
         except GenerationError:
             raise
         except Exception as error:

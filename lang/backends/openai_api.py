@@ -147,13 +147,15 @@ class _Answers:
     ) -> AsyncGenerator[GenerateDelta, None]:
         whom = self._addressed(transcript)
         asked = generation(whom, transcript, params, priority=priority, offer=offer)
-        reader = ChunkReader(whom.name, params.n, asked.constraint.wrapping, params.stop)
+        reader = ChunkReader(whom.name, params.n, asked.reading)
         async with self.client.events(whom.route, asked.body) as events:
             async for event in events:
                 if event.data == "[DONE]":
                     break
                 for delta in reader.push(event.data):
                     yield delta
+                if reader.is_over:
+                    break
         for delta in reader.finish():
             yield delta
 

@@ -5,8 +5,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from ramet.lang.backends.answer_text import ANSWER, Wrapping
 from ramet.lang.backends.openai_flavours import Flavour
-from ramet.lang.errors import GenerationError, UnsupportedError
+from ramet.lang.errors import UnsupportedError
 from ramet.runtime.protocol import (
     Choice,
     Ebnf,
@@ -16,26 +17,6 @@ from ramet.runtime.protocol import (
     Regex,
     StructuralTag,
 )
-
-ANSWER = "answer"
-
-
-@dataclass(frozen=True, slots=True)
-class Wrapping:
-    """The answer comes as the value of ANSWER in a JSON object, since the server constrains objects only."""
-
-    is_text: bool
-    """The value is a string, and the answer what it says; else the answer is the value's JSON."""
-
-    def unwrapped(self, text: str) -> str:
-        """Raises GenerationError where the object is not whole."""
-        try:
-            value = json.loads(text)[ANSWER]
-        except (ValueError, KeyError, TypeError) as error:
-            raise GenerationError(
-                f"the constrained answer {text[:80]!r} is not whole; raise max_tokens"
-            ) from error
-        return str(value) if self.is_text else json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +55,7 @@ def object_constraint(grammar: GrammarSpec, name: str) -> Constraint:
     if (asked := _for_openai(grammar)) is None:
         raise UnsupportedError(
             f"{name} cannot constrain an answer by {type(grammar).__struct_config__.tag}; it can by choice, "
-            "json_schema"
+            "json_schema, regex"
         )
     return asked
 
@@ -91,6 +72,8 @@ def _for_openai(grammar: GrammarSpec) -> Constraint | None:
     match grammar:
         case Choice(options):
             return _wrapped({"type": "string", "enum": list(options)}, Wrapping(is_text=True))
+        case Regex(pattern):
+            return _wrapped({"type": "string", "pattern": f"^(?:{pattern})$"}, Wrapping(is_text=True))
         case JsonSchema(schema):
             document = _document(schema)
             if isinstance(document, dict) and document.get("type") == "object" and "anyOf" not in document:

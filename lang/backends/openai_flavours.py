@@ -37,6 +37,7 @@ class Flavour:
     max_tokens: str = "max_tokens"
     """In chat."""
     max_stops: int = MANY
+    """Where there are more, they are looked for in the answer as it comes."""
     max_top_logprobs: int = MANY
     """In chat."""
     max_completion_logprobs: int = MANY
@@ -64,12 +65,17 @@ class Flavour:
     @property
     def sampling_fields(self) -> frozenset[str]:
         """As Capabilities has them."""
-        return frozenset(self.fields) | {"logprobs"}
+        return frozenset(self.fields) | {"logprobs", "stop_regex"}
+
+    @property
+    def takes_stop_regexes(self) -> bool:
+        """Otherwise they are looked for in the answer as it comes."""
+        return "stop_regex" in self.fields
 
 
 OPENAI = Flavour(
     name="openai",
-    grammars=frozenset({"json_schema", "choice"}),
+    grammars=frozenset({"json_schema", "choice", "regex"}),
     max_tokens="max_completion_tokens",
     max_stops=4,
     max_top_logprobs=20,
@@ -167,4 +173,6 @@ def is_openai(base_url: str) -> bool:
 
 def _anonymous() -> Flavour:
     """A server of unknown kind: what OpenAI's reference has, under the names that all servers know."""
-    return Flavour(name="openai", grammars=frozenset({"json_schema", "choice"}), takes_bare_tool_messages=False)
+    return Flavour(
+        name="openai", grammars=frozenset({"json_schema", "choice", "regex"}), takes_bare_tool_messages=False
+    )

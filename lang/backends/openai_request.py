@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ramet.lang.backends.answer_text import Reading
 from ramet.lang.backends.base import ToolOffer
 from ramet.lang.backends.openai_constraints import Constraint, constraint
 from ramet.lang.backends.openai_flavours import FULLY_SPECIFIED, Flavour
@@ -49,10 +50,10 @@ class Addressee:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A request that generates, and how its answer's text is to be read."""
+    """A request that generates, and how its answer is to be read."""
 
     body: dict[str, Any]
-    constraint: Constraint
+    reading: Reading
 
 
 def generation(
@@ -66,9 +67,10 @@ def generation(
     held = Constraint() if params.grammar is None else constraint(params.grammar, whom.flavour)
     if held.wrapping is not None:
         _check_wrapped(whom, params)
+    server_stops = held.wrapping is None and len(params.stop) <= whom.flavour.max_stops
     fields: dict[str, Any] = {
         **prompt(whom, transcript),
-        **_sampling(whom, params, held),
+        **_sampling(whom, params, server_stops=server_stops),
         **held.fields,
         **whom.flavour.token_id_fields,
         "stream": True,
@@ -76,7 +78,10 @@ def generation(
     }
     if offer is not None:
         fields |= _tools(offer)
-    return Generation(whom.body(fields, priority=priority), held)
+    reading = Reading.of(
+        params, held.wrapping, server_stops=server_stops, server_regexes=whom.flavour.takes_stop_regexes
+    )
+    return Generation(whom.body(fields, priority=priority), reading)
 
 
 def prompt(whom: Addressee, transcript: Transcript) -> dict[str, Any]:
@@ -96,20 +101,16 @@ def prompt(whom: Addressee, transcript: Transcript) -> dict[str, Any]:
     return {"messages": messages, **whom.flavour.continuing}
 
 
-def _sampling(whom: Addressee, params: SamplingParams, held: Constraint) -> dict[str, Any]:
+def _sampling(whom: Addressee, params: SamplingParams, *, server_stops: bool) -> dict[str, Any]:
     flavour = whom.flavour
     fields: dict[str, Any] = {}
     for name, key in flavour.fields.items():
         value = getattr(params, name)
         is_said = value != getattr(_DEFAULTS, name) or (flavour.is_fully_specified and name in FULLY_SPECIFIED)
-        if is_said and not (name == "stop" and held.wrapping is not None):
+        if is_said and (server_stops or name not in ("stop", "stop_regex")):
             fields[key] = list(value) if isinstance(value, tuple) else value
     if fields.get("top_k") == 0:
         fields["top_k"] = -1
-    if len(params.stop) > flavour.max_stops:
-        raise UnsupportedError(
-            f"{whom.name} takes {flavour.max_stops} stop strings at most, and stop has {len(params.stop)}"
-        )
     if params.logit_bias is not None:
         fields["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
     if params.max_tokens is not None:

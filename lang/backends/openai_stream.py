@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
+from ramet.lang.backends.answer_text import AnswerText, Reading
 from ramet.lang.backends.base import GenerateDelta, ToolCall
 from ramet.lang.backends.http_errors import answered_error
-from ramet.lang.backends.openai_constraints import Wrapping
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import FinishReason, Logprob, RequestStats, TokenLogprobs
-from ramet.runtime.tokenizer import StopMatcher
 
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -24,6 +23,7 @@ FINISH_REASONS = {
     "function_call": FinishReason.STOP,
     "length": FinishReason.LENGTH,
 }
+AS_IT_IS = Reading()
 UNKNOWN_TOKEN = -1
 """The token id of a log probability whose token the server names by its text only."""
 
@@ -41,11 +41,10 @@ class _Call:
 class _Answer:
     """One of n answers as far as it has come."""
 
+    text: AnswerText
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     num_tokens: int = 0
-    text: str = ""
-    """Held back, where the answer is wrapped."""
     refusal: str = ""
     calls: dict[int, _Call] = field(default_factory=dict)
     logprobs: list[dict[str, Any]] = field(default_factory=list)
@@ -59,18 +58,20 @@ class ChunkReader:
     by ``finish``.
     """
 
-    def __init__(
-        self, name: str, n: int = 1, wrapping: Wrapping | None = None, stops: Sequence[str] = ()
-    ) -> None:
-        """name: of the server, for errors. stops: in a wrapped answer they are looked for here."""
+    def __init__(self, name: str, n: int = 1, reading: Reading = AS_IT_IS) -> None:
+        """name: of the server, for errors."""
         self._name = name
-        self._stops = stops
-        self._wrapping = wrapping
-        self._answers = [_Answer() for _ in range(n)]
+        self._is_wrapped = reading.wrapping is not None
+        self._answers = [_Answer(AnswerText(name, reading)) for _ in range(n)]
         self._usage: dict[str, Any] | None = None
         self._started = time.monotonic()
         self._first: float | None = None
         self._extra: dict[str, Any] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """What follows is no part of any answer."""
+        return all(answer.text.is_over for answer in self._answers)
 
     def push(self, data: str) -> list[GenerateDelta]:
         """The increments of one event's data.
@@ -114,9 +115,11 @@ class ChunkReader:
         answer.num_tokens += len(token_ids)
         if choice.get("finish_reason"):
             self._end(answer, choice)
-        if self._wrapping is not None:
-            answer.text += text
-            text, token_ids, logprobs = "", (), None
+        if answer.text.is_over:
+            return []
+        text = answer.text.push(text)
+        if self._is_wrapped:
+            token_ids, logprobs = (), None
         if not (text or reasoning or token_ids or logprobs):
             return []
         if self._first is None:
@@ -154,13 +157,13 @@ class ChunkReader:
         return tuple(map(token_logprobs, entries))
 
     def _last(self, index: int, answer: _Answer) -> GenerateDelta:
-        if answer.finish_reason is None:
+        if answer.finish_reason is None and not answer.text.is_over:
             raise GenerationError(f"{self._name} broke off its answer")
         if answer.refusal:
             raise GenerationError(f"the model refuses to answer: {answer.refusal}")
-        text, stop_reason = "", answer.stop_reason
-        if self._wrapping is not None:
-            text, stop_reason = cut(self._wrapping.unwrapped(answer.text), self._stops)
+        text, finish_reason, stop_reason = answer.text.finish(
+            answer.finish_reason or FinishReason.STOP, answer.stop_reason
+        )
         calls = tuple(
             ToolCall(id=call.id or f"call_{position}", name=call.name, arguments=call.arguments or "{}")
             for position, call in sorted(answer.calls.items())
@@ -170,7 +173,7 @@ class ChunkReader:
             extra["logprobs_content"] = answer.logprobs
         return GenerateDelta(
             text=text,
-            finish_reason=answer.finish_reason,
+            finish_reason=finish_reason,
             stop_reason=stop_reason,
             stats=self._stats(index, answer),
             index=index,
@@ -194,16 +197,6 @@ class ChunkReader:
             ttft=None if self._first is None else self._first - self._started,
             e2e=now - self._started,
         )
-
-
-def cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """A whole text up to the first stop in it; and that stop."""
-    matcher = StopMatcher(stops)
-    shown, stop = matcher.push(text)
-    if stop is not None:
-        return shown, stop
-    rest, stop = matcher.flush()
-    return shown + rest, stop
 
 
 def token_logprobs(entry: dict[str, Any]) -> TokenLogprobs:

@@ -62,7 +62,7 @@ def test_constraints() -> None:
     made = asked(transcript(("user", "a")), SamplingParams(grammar=JsonSchema.of(schema)))
     assert made.body["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
     wrapped = asked(transcript(("user", "a")), SamplingParams(grammar=Choice(("a", "b")), stop=("x",)))
-    assert wrapped.own_stops == ("x",)
+    assert wrapped.reading.stops == ("x",)
     assert "stop_sequences" not in wrapped.body
 
 

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramet.lang.backends.answer_text import Reading, Wrapping
 from ramet.lang.backends.anthropic_request import Letter
 from ramet.lang.backends.anthropic_stream import MessageReader
 from ramet.lang.backends.base import GenerateDelta, ToolCall
-from ramet.lang.backends.openai_constraints import Constraint, Wrapping
 from ramet.lang.backends.sse import ServerSentEvent
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import FinishReason
 
-PLAIN = Letter({}, Constraint(), (), "")
+PLAIN = Letter({}, Reading(), "")
 STOPPED: list[dict[str, Any]] = [
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
     {"type": "message_stop"},
@@ -44,7 +44,7 @@ def test_texts_concatenate(pieces: list[str]) -> None:
 @given(st.text(" \nx", max_size=8), st.sampled_from(["", " ", "\n", " \n"]), st.integers(1, 3))
 def test_hidden_space_is_not_said_twice(answer: str, hidden: str, size: int) -> None:
     pieces = [answer[at : at + size] for at in range(0, len(answer), size)]
-    deltas = read([*map(text, pieces), *STOPPED], Letter({}, Constraint(), (), hidden))
+    deltas = read([*map(text, pieces), *STOPPED], Letter({}, Reading(), hidden))
     expected = answer
     for character in hidden:
         if not expected.startswith(character):
@@ -55,7 +55,7 @@ def test_hidden_space_is_not_said_twice(answer: str, hidden: str, size: int) -> 
 
 @given(st.lists(st.sampled_from(["a", "b\n", "\n", " \n c"]), max_size=6))
 def test_own_stops_end_the_answer(pieces: list[str]) -> None:
-    deltas = read([*map(text, pieces), *STOPPED], Letter({}, Constraint(), ("\n",), ""))
+    deltas = read([*map(text, pieces), *STOPPED], Letter({}, Reading(stops=("\n",)), ""))
     whole = "".join(pieces)
     assert "".join(delta.text for delta in deltas) == whole.split("\n")[0]
     assert deltas[-1].stop_reason == ("\n" if "\n" in whole else None)
@@ -83,7 +83,7 @@ def test_tool_calls_and_thinking() -> None:
 
 
 def test_a_wrapped_answer() -> None:
-    letter = Letter({}, Constraint({}, Wrapping(is_text=True)), ("o",), "")
+    letter = Letter({}, Reading(wrapping=Wrapping(is_text=True), stops=("o",)), "")
     deltas = read([text('{"answer"'), text(': "n'), text('o"}'), *STOPPED], letter)
     assert [(delta.text, delta.stop_reason) for delta in deltas] == [("n", "o")]
 

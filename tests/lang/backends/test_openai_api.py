@@ -225,6 +225,19 @@ class TestConstraints:
             "answer": {"type": "array"}
         }
 
+    @pytest.mark.parametrize(
+        ("options", "answer", "fault"),
+        [
+            ({"regex": "[0-9]+"}, '{"answer": "x"}', r"answered 'x': it does not match '\[0-9\]\+'"),
+            ({"json_schema": Answered}, '{"place": "Rome"}', r"\$: 'sure' is a required property"),
+            ({"json_schema": Answered}, "Rome", "it is no JSON"),
+            ({"choices": ["a", "b"]}, '{"answer": "c"}', "it is none of the options"),
+        ],
+    )
+    def test_a_server_that_does_not_hold_its_model(self, options: Any, answer: str, fault: str) -> None:
+        with opened(lambda body: Says(answer)) as (backend, _), pytest.raises(GenerationError, match=fault):
+            ask.run(backend=backend, **options)
+
     def test_a_bool(self) -> None:
         with opened(lambda body: Says('{"answer": "True"}')) as (backend, _):
             assert ask.run(backend=backend, dtype=bool)["x"] is True
@@ -314,9 +327,11 @@ class TestFlavours:
         ("options", "message"),
         [
             ({"top_k": 5}, "does not honour top_k=5"),
-            ({"stop_regex": "a"}, "does not honour stop_regex"),
             ({"ignore_eos": True}, "does not honour ignore_eos"),
-            ({"regex": "a+"}, "cannot constrain an answer by regex; it can by choice, json_schema"),
+            (
+                {"ebnf": "root ::= x"},
+                "cannot constrain an answer by ebnf; it can by choice, json_schema, regex",
+            ),
             ({"priority": 1}, "has no priorities"),
             ({"dtype": bool, "logprobs": 1}, "leave logprobs out"),
         ],
@@ -329,12 +344,25 @@ class TestFlavours:
 
     def test_openais_own_limits(self) -> None:
         with opened(echo_last, "openai") as (backend, bodies):
-            with pytest.raises(UnsupportedError, match="takes 4 stop strings at most"):
-                ask.run(backend=backend, stop=list("abcde"))
             with pytest.raises(UnsupportedError, match="20 logprobs a token at most; logprobs is 21"):
                 ask.run(backend=backend, logprobs=21)
             ask.run(backend=backend, max_tokens=7)
         assert bodies[0]["max_completion_tokens"] == 7
+
+    @pytest.mark.parametrize("options", [{"stop": list("bcdef")}, {"stop_regex": "[b-f]"}])
+    def test_stops_that_the_server_does_not_take_are_looked_for_here(self, options: dict[str, Any]) -> None:
+        with opened(lambda body: Says("a a a b a a"), "openai") as (backend, bodies):
+            state = ask.run(backend=backend, **options)
+        assert state["x"] == "a a a "
+        assert state.get_meta_info("x")["finish_reason"] == "stop"
+        assert "stop" not in bodies[0]
+
+    @pytest.mark.parametrize("flavour", [None, "vllm", "sglang", "ramet"])
+    def test_numbers(self, flavour: str | None) -> None:
+        # The first is held to a string in an object, the others stop by themselves or are stopped here.
+        answer = {None: '{"answer": "42 of"}', "vllm": "42 of"}.get(flavour, "42")
+        with opened(lambda body: Says(answer), flavour) as (backend, _):
+            assert ask.run(backend=backend, dtype=int)["x"] == 42
 
     def test_openais_own_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.lang.backends.openai_constraints import Wrapping, constraint, object_constraint
+from ramet.lang.backends.answer_text import Wrapping
+from ramet.lang.backends.openai_constraints import constraint, object_constraint
 from ramet.lang.backends.openai_flavours import FLAVOURS
-from ramet.lang.errors import GenerationError, UnsupportedError
+from ramet.lang.errors import UnsupportedError
 from ramet.runtime.protocol import (
     Choice,
     Ebnf,
@@ -74,18 +75,22 @@ def test_what_is_no_object_comes_in_one() -> None:
     assert held.wrapping.unwrapped('{"answer": {"a": 1}}') == '{"a": 1}'
 
 
-def test_unwrapping() -> None:
-    assert Wrapping(is_text=True).unwrapped('{"answer": "é\\n"}') == "é\n"
-    for text in ("", '{"answer": "x', "[]", '{"other": 1}'):
-        with pytest.raises(GenerationError, match="is not whole; raise max_tokens"):
-            Wrapping(is_text=True).unwrapped(text)
+def test_a_pattern_comes_in_an_object() -> None:
+    held = constraint(Regex("a|b"), FLAVOURS["openai"])
+    outer = held.fields["response_format"]["json_schema"]["schema"]
+    assert outer["properties"]["answer"] == {"type": "string", "pattern": "^(?:a|b)$"}
+    assert held.wrapping == Wrapping(is_text=True)
 
 
 @pytest.mark.parametrize(
     ("grammar", "flavour", "message"),
     [
-        (Regex("a"), "openai", "cannot constrain an answer by regex; it can by choice, json_schema"),
-        (Ebnf("root ::= x"), "openai", "cannot constrain an answer by ebnf"),
+        (
+            Ebnf("root ::= x"),
+            "openai",
+            "cannot constrain an answer by ebnf; it can by choice, json_schema, regex",
+        ),
+        (StructuralTag(TAG), "openai", "cannot constrain an answer by structural_tag"),
         (Regex("a", backend="xgrammar"), "vllm", "without backend='xgrammar'; leave it out"),
         (JsonSchema("{}", max_whitespace=0), "vllm", "without max_whitespace=0"),
         (Ebnf("start: x", syntax="lark"), "sglang", "without syntax='lark'"),
@@ -104,5 +109,5 @@ def test_no_json() -> None:
 
 def test_servers_that_know_objects_only() -> None:
     assert object_constraint(Choice(("a",)), "s").wrapping == Wrapping(is_text=True)
-    with pytest.raises(UnsupportedError, match="s cannot constrain an answer by regex"):
-        object_constraint(Regex("a"), "s")
+    with pytest.raises(UnsupportedError, match="s cannot constrain an answer by ebnf"):
+        object_constraint(Ebnf("root ::= x"), "s")

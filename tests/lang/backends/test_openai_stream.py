@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramet.lang.backends.answer_text import Reading, Wrapping
 from ramet.lang.backends.base import GenerateDelta, ToolCall
-from ramet.lang.backends.openai_constraints import Wrapping
 from ramet.lang.backends.openai_stream import (
     UNKNOWN_TOKEN,
     ChunkReader,
     completion_entries,
-    cut,
     token_logprobs,
 )
 from ramet.lang.errors import GenerationError
@@ -96,7 +95,8 @@ def test_reasoning_and_parts() -> None:
 
 def test_a_wrapped_answer_comes_at_once_and_is_stopped_in() -> None:
     chunks = [chunk(delta={"content": text}) for text in ('{"ans', 'wer": "yes', ' no"}')]
-    deltas = read([*chunks, chunk(finish_reason="stop")], wrapping=Wrapping(is_text=True), stops=(" n",))
+    reading = Reading(wrapping=Wrapping(is_text=True), stops=(" n",))
+    deltas = read([*chunks, chunk(finish_reason="stop")], reading=reading)
     assert [(delta.text, delta.stop_reason) for delta in deltas] == [("yes", " n")]
 
 
@@ -138,7 +138,11 @@ def test_logprobs() -> None:
     assert [top.logprob for top in second.top] == [-1.0, -2.0]
 
 
-def test_cutting() -> None:
-    assert cut("abcd", ()) == ("abcd", None)
-    assert cut("abcd", ("x", "c")) == ("ab", "c")
-    assert cut("abx", ("xy",)) == ("abx", None)
+def test_stops_that_are_looked_for_here() -> None:
+    reader = ChunkReader("the server", 2, Reading(stop_regexes=("[0-9]",)))
+    shown = [delta.text for text in ("a", "b1c", "d") for delta in reader.push(json.dumps(chunk(text=text)))]
+    assert shown == ["a", "b"]
+    over = [reader.is_over]
+    reader.push(json.dumps(chunk(1, text="2")))
+    assert [*over, reader.is_over] == [False, True]
+    assert [(delta.text, delta.stop_reason) for delta in reader.finish()] == [("", "[0-9]")] * 2
