@@ -73,9 +73,9 @@ class Explanation:
             f"  prompt tokens    {about}{self.prompt_tokens}: {self.unique_tokens} unique, "
             f"{self.shared_tokens} shared",
             f"  expected saving  {self.expected_saving:.0%} of the prompt tokens",
-            f"  critical path    {len(self.critical_path)} calls, {at_most}{self.critical_tokens} tokens: "
+            f"  critical path    {len(self.critical_path)} in a row, {at_most}{self.critical_tokens} tokens: "
             f"{_listed(self.critical_path, ' -> ')}",
-            f"  at once          up to {self.num_at_once} calls",
+            f"  at once          up to {self.num_at_once}",
         ]
         if self.measure.is_estimate:
             lines.append("  tokens are estimated at 4 characters each: the backend does not count its own")
@@ -178,7 +178,8 @@ def _pieces_line(trace: Trace) -> str:
         return f"followed up to where {trace.stop}; what comes then is compiled while it runs"
     if count == 1:
         return "the whole program is one piece"
-    return f"{count}: the program waits for a value {count - 1} times, and is compiled from one to the next"
+    waits = "once" if count == 2 else f"{count - 1} times"
+    return f"{count}: the program waits for a value {waits}, and is compiled from one wait to the next"
 
 
 def _hoist_line(trace: Trace, measured: Measure) -> str:
@@ -188,7 +189,11 @@ def _hoist_line(trace: Trace, measured: Measure) -> str:
 
 
 def _independent_line(trace: Trace, widest: int) -> str:
-    line = f"up to {widest} calls, since none needs another's answer"
+    line = (
+        f"up to {widest} calls, since none of them needs another's answer"
+        if widest > 1
+        else "none: each call needs the answers before it"
+    )
     advice = [
         f"; the program waits{f' at {where}' if where else ''} before it says "
         f"{_listed(tuple(call.name for call in calls), ', ')}, which could run meanwhile"
@@ -203,13 +208,13 @@ def _merge_line(graph: Graph, merged: dict[int, int], *, repeatable: bool) -> st
     if not merged:
         return "none: no two calls ask the same of the same prompt with a fixed answer"
     pairs = tuple(f"{graph.calls[one].name} is {graph.calls[other].name}" for one, other in merged.items())
-    return f"{len(merged)} calls are answered by an equal one: {_listed(pairs, ', ')}"
+    return f"{_calls(len(merged))} answered by an equal one: {_listed(pairs, ', ')}"
 
 
 def _drop_line(count: int, compilation: Compilation) -> str:
     if compilation.outputs is None:
         return "none: every variable and the text may be read; compile(outputs=[...]) says which are"
-    return f"{count} calls are not made; needed are {', '.join(compilation.outputs)}"
+    return f"{_calls(count)} not made; what is read is {', '.join(compilation.outputs) or 'nothing'}"
 
 
 def _order_line(trace: Trace) -> str:
@@ -230,6 +235,10 @@ def _prewarm_line(trace: Trace) -> str:
     if not branches:
         return "nothing long is said before a wait and used after it"
     return f"while the program waits, what it said already is computed on {_listed(tuple(branches), ', ')}"
+
+
+def _calls(count: int) -> str:
+    return "1 call is" if count == 1 else f"{count} calls are"
 
 
 def _listed(names: tuple[str, ...], separator: str) -> str:

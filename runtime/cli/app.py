@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from ramet.runtime.cli.chat import chat
+from ramet.runtime.cli.explain import explain
 from ramet.runtime.cli.generate import generate
 from ramet.runtime.cli.info import info
 from ramet.runtime.cli.options import notes
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(explain)
 app.command()(serve)
 app.command()(info)
 

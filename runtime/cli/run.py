@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +42,7 @@ def run(
     )
     with engine:
         started = time.perf_counter()
-        _guarded(lambda: _call(program, engine, arguments or []))
+        guarded(lambda: _call(program, engine, arguments or []))
         elapsed = time.perf_counter() - started
         stats = engine.stats()
     computed = stats.prompt_tokens - stats.cached_tokens
@@ -53,9 +54,10 @@ def run(
     )
 
 
-def _load_main(file: Path) -> Callable[..., Any]:
+def load_file(file: Path) -> ModuleType:
+    """Runs a Python file as a module. An exception of its own is shown, and exits with status 1."""
     if not file.is_file():
-        raise InvalidRequestError(f"{file} is not a file; give a Python file with main(engine)", field="file")
+        raise InvalidRequestError(f"{file} is not a file; give a Python file", field="file")
     spec = importlib.util.spec_from_file_location(MODULE_NAME, file)
     if spec is None or spec.loader is None:
         raise InvalidRequestError(f"{file} is not a Python file; its name must end in .py", field="file")
@@ -65,8 +67,12 @@ def _load_main(file: Path) -> Callable[..., Any]:
     # As `python file.py` does, so that the file can import what lies beside it.
     sys.path.insert(0, str(file.resolve().parent))
     loader = spec.loader
-    _guarded(lambda: loader.exec_module(module))
-    main = getattr(module, "main", None)
+    guarded(lambda: loader.exec_module(module))
+    return module
+
+
+def _load_main(file: Path) -> Callable[..., Any]:
+    main = getattr(load_file(file), "main", None)
     if not callable(main):
         raise InvalidRequestError(
             f"{file} has no function main; define main(engine, *arguments) there", field="file"
@@ -89,7 +95,7 @@ def _call(program: Callable[..., Any], engine: object, arguments: list[str]) -> 
         asyncio.run(result)
 
 
-def _guarded(code: Callable[[], None]) -> None:
+def guarded(code: Callable[[], None]) -> None:
     """Runs the user's code; an exception is printed from the first frame that is theirs on."""
     try:
         code()

@@ -38,10 +38,10 @@ def test_calls_tokens_and_the_critical_path() -> None:
     for words in (
         "program skeleton",
         "calls            5, of which 5 are made",
-        "critical path    3 calls, at most 170 tokens: outline -> part -> whole",
-        "at once          up to 3 calls",
+        "critical path    3 in a row, at most 170 tokens: outline -> part -> whole",
+        "at once          up to 3",
         "estimated at 4 characters",
-        "2: the program waits for a value 1 times",
+        "2: the program waits for a value once",
         "long enough to be computed ahead",
     ):
         assert words in text
@@ -91,7 +91,7 @@ def test_calls_that_are_not_made_are_counted() -> None:
     explanation = program.explain("trees", backend=backend)
     # Up to the read of the parts the program is as it is.
     assert explanation.num_requests == 4
-    assert "1 calls are not made; needed are outline" in str(explanation)
+    assert "1 call is not made; what is read is outline" in str(explanation)
     program.run("trees", backend=backend)
     assert len(backend.calls) == 4
 
