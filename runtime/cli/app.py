@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from ramet.runtime.cli.chat import chat
+from ramet.runtime.cli.check import check
 from ramet.runtime.cli.explain import explain
 from ramet.runtime.cli.generate import generate
 from ramet.runtime.cli.info import info
@@ -29,6 +30,7 @@ app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(explain)
 app.command()(serve)
 app.command()(info)
+app.command()(check)
 
 
 def _print_version(wanted: bool) -> None:
