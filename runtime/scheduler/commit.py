@@ -85,11 +85,13 @@ def check_results(batch: ScheduledBatch, results: Sequence[RowResult]) -> None:
         if result.error is not None:
             continue
         num_tokens = len(result.token_ids)
-        low = 1 if row.samples and not result.is_late else 0
-        if not low <= num_tokens <= row.sampled_positions:
+        low, high = int(row.samples), row.sampled_positions
+        if result.is_late:
+            low = high = 0
+        if not low <= num_tokens <= high:
             raise ValueError(
                 f"the executor returned {num_tokens} tokens for request {row.request_id!r}, which has "
-                f"{row.sampled_positions} sampled positions"
+                f"{high} sampled positions"
             )
         if row.samples and row.params.logprobs is not None and len(result.logprobs or ()) != num_tokens:
             raise ValueError(f"the executor's logprobs of request {row.request_id!r} are not one a token")

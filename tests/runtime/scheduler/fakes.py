@@ -7,6 +7,7 @@ for it alone.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +102,9 @@ class FakeExecutor:
         """Tokens computed for each request, drafts included."""
         self.fails = False
         """The next step raises, after it has written rubbish."""
+        self.lateness: Random | None = None
+        """Draws which masks are late: a third of them."""
+        self.num_late = 0
         self.broken: set[str] = set()
         """Requests whose rows write numbers that are not finite."""
 
@@ -117,7 +121,11 @@ class FakeExecutor:
         return [self._result(*each) for each in zip(batch.rows, slots, states, strict=True)]
 
     def _result(self, row: BatchRow, slots: list[int], states: list[int]) -> RowResult:
+        is_late = row.pending_mask is not None and self.lateness is not None and self.lateness.random() < 0.33
         row, instead = with_mask(row, 0.0)
+        if is_late:
+            self.num_late += 1
+            instead = RowResult([], is_late=True)
         result = self._row(row, slots, states)
         if instead is None or result.error is not None:
             return result

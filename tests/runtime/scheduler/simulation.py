@@ -38,7 +38,13 @@ class Simulation:
     """What each request was told, against what it would have been told alone."""
 
     def __init__(
-        self, config: SchedulerConfig, *, fcfs: bool = False, lfu: bool = False, drafts: bool = False
+        self,
+        config: SchedulerConfig,
+        *,
+        fcfs: bool = False,
+        lfu: bool = False,
+        drafts: bool = False,
+        late: bool = False,
     ) -> None:
         self.config = config
         cache = RadixCache(PageAllocator(config.num_pages, config.page_size), LfuEviction() if lfu else None)
@@ -53,6 +59,7 @@ class Simulation:
         )
         self.salts: dict[str, str] = {}
         self.executor = FakeExecutor(config, self.salts)
+        self.executor.lateness = Random(0) if late else None
         self.sources: dict[str, GenerateInput] = {}
         self.requests: dict[str, Request] = {}
         self.expected: dict[str, Oracle] = {}

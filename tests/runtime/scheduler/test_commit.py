@@ -105,6 +105,7 @@ def _row(**changes: Any) -> BatchRow:
         (_row(), [RowResult([])], "0 tokens for request 'a', which has 1 sampled"),
         (_row(), [RowResult([4, 5])], "2 tokens for request 'a', which has 1 sampled"),
         (_row(samples=False), [RowResult([4])], "1 tokens for request 'a', which has 0 sampled"),
+        (_row(), [RowResult([4], is_late=True)], "1 tokens for request 'a', which has 0 sampled"),
         (_row(params=make_input("a", [1], logprobs=0).params), [RowResult([4])], "not one a token"),
         (
             _row(params=make_input("a", [1], prompt_logprobs=0).params),

@@ -23,6 +23,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         fcfs=st.booleans(),
         lfu=st.booleans(),
         drafts=st.booleans(),
+        late=st.booleans(),
         running=st.integers(1, 5),
         budget=st.sampled_from([1, 3, 16, 64]),
         num_tokens=st.sampled_from([32, 48, 96]),
@@ -35,6 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         fcfs: bool,
         lfu: bool,
         drafts: bool,
+        late: bool,
         running: int,
         budget: int,
         num_tokens: int,
@@ -48,7 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_tokens_per_step=budget,
             admission_headroom=headroom,
         )
-        self.simulation = Simulation(config, fcfs=fcfs, lfu=lfu, drafts=drafts)
+        self.simulation = Simulation(config, fcfs=fcfs, lfu=lfu, drafts=drafts, late=late)
         self.num_added = 0
 
     @rule(seed=st.integers(0, 10_000))
@@ -98,7 +100,9 @@ def test_long_random_use(page_size: int, drafts: bool, shares: bool) -> None:
             max_tokens_per_step=rng.choice([4, 16, 64]),
             admission_headroom=rng.choice([0, 4, 16]),
         )
-        simulation = Simulation(config, fcfs=round_ % 3 == 0, lfu=round_ % 2 == 0, drafts=drafts)
+        simulation = Simulation(
+            config, fcfs=round_ % 3 == 0, lfu=round_ % 2 == 0, drafts=drafts, late=round_ % 4 == 1
+        )
         for index in range(60):
             simulation.add(random_source(rng, f"r{index}", config), random_matcher(rng))
             for _ in range(rng.choice([0, 0, 1, 3, 8])):
