@@ -158,7 +158,7 @@ class Program:
 
     def compile(self, *, outputs: Sequence[str] | None = None) -> "Program":
         """The program, run in pieces that are as large as they can be: nothing is sent before the program waits
-        for a value, or ends.
+        for a value or ends, or does something else for a second.
 
         Every run is compiled, and gives the same with and without this. ``outputs`` says which variables are
         read after a run. Calls that none of them needs are then not made, and their errors do not occur;

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PIECE_TIME = 0.002
 """Seconds that a piece stays open while the program neither waits nor ends: long enough for a program to say
 what it has to say, and short beside any call."""
+PATIENT_TIME = 1.0
+"""The same where a program is to be compiled as a whole: it may wait for what it does not tell us of."""
 
 
 class Pace(Enum):
@@ -31,7 +33,7 @@ class Pace(Enum):
     SOON = "soon"
     """After PIECE_TIME."""
     PATIENT = "patient"
-    """Not before."""
+    """After PATIENT_TIME."""
     NEVER = "never"
     """What is said is only written down."""
 
@@ -84,8 +86,8 @@ class Pieces:
                 self.log.append(branch)
         if pace is Pace.AT_ONCE:
             self.release()
-        elif opens and pace is Pace.SOON:
-            self._thread.call(self._start_clock, number)
+        elif opens and pace is not Pace.NEVER:
+            self._thread.call(self._start_clock, number, PIECE_TIME if pace is Pace.SOON else PATIENT_TIME)
 
     def release(
         self, *, waits: bool = False, whole: bool = False, wanted: tuple[Variable, ...] | None = None
@@ -121,8 +123,8 @@ class Pieces:
         for track in piece.tracks:
             track.branch.wake()
 
-    def _start_clock(self, number: int) -> None:
-        asyncio.get_running_loop().call_later(PIECE_TIME, self._time_is_up, number)
+    def _start_clock(self, number: int, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._time_is_up, number)
 
     def _time_is_up(self, number: int) -> None:
         with self._lock:
