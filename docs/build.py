@@ -6,6 +6,7 @@ import pdoc
 
 PUBLIC = [
     "ramet",
+    "ramet.lang",
     "ramet.runtime.engine",
     "ramet.runtime.protocol",
     "ramet.runtime.scheduler",
