@@ -21,6 +21,7 @@ from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.middleware import RequestMiddleware
 from ramet.runtime.server.openapi import Records, described_body, with_records
+from ramet.runtime.server.prompt_size import PromptSize
 from ramet.runtime.server.state import ServerState
 from ramet.runtime.server.tenants import ApiKeys, TenantMiddleware
 from ramet.runtime.server.tools.formats import tool_format
@@ -81,6 +82,7 @@ def create_app(
             tool_format(config.tool_format, tokenizer_spec),
             config.reasoning_format,
         ),
+        prompt_size=PromptSize(engine.tokenizer, engine.info.context_length),
         model_names=names,
         started=int(time.time()),
     )

@@ -68,6 +68,8 @@ async def completions(request: Request) -> Response:
     try:
         check_stream_options(fields.stream, fields.stream_options)
         params = _params(fields, sampling, constraints)
+        for prompt in fields.prompt if _is_batch(fields.prompt) else [fields.prompt]:
+            state.prompt_size.check(prompt, "prompt")
         job = Job.routed(
             params,
             routing,

@@ -43,6 +43,7 @@ async def generate(request: Request) -> Response:
     state = state_of(request)
     asked = convert(await state.read(request), GenerateRequest)
     state.check_model(asked.model)
+    _check_size(state, asked.input)
     tenant = tenant_of(request)
     job = Job(
         params=asked.params,
@@ -116,6 +117,7 @@ async def score(request: Request) -> Response:
     state = state_of(request)
     asked = convert(await state.read(request), ScoreRequest)
     state.check_model(asked.model)
+    _check_size(state, asked.input)
     try:
         prompt_ids = await asyncio.to_thread(_input_ids, state, asked.input)
         if not asked.continuations:
@@ -151,6 +153,7 @@ async def encode(request: Request) -> Response:
     """POST /encode_chat"""
     state = state_of(request)
     asked = convert(await state.read(request), EncodeChatRequest)
+    _check_size(state, asked.messages)
     try:
         token_ids = await asyncio.to_thread(_chat_ids, state, asked.messages, asked.chat)
     except RametError as error:
@@ -163,6 +166,7 @@ async def tokenize(request: Request) -> Response:
     """POST /tokenize"""
     state = state_of(request)
     asked = convert(await state.read(request), TokenizeRequest)
+    _check_size(state, asked.text)
     token_ids = await asyncio.to_thread(
         state.engine.tokenizer.encode, asked.text, add_bos=asked.add_bos, allow_special=asked.allow_special
     )
@@ -186,6 +190,15 @@ async def tokenizer(request: Request) -> Response:
     """GET /tokenizer"""
     spec = state_of(request).tokenizer_spec
     return Response(msgspec.msgpack.encode(spec), media_type="application/msgpack")
+
+
+def _check_size(state: ServerState, asked: Input | list[dict[str, Any]] | str) -> None:
+    """Raises HttpError for text that the context cannot hold, before it is tokenised."""
+    prompt = [asked.text, asked.messages] if isinstance(asked, Input) else asked
+    try:
+        state.prompt_size.check(prompt, "input")
+    except RametError as error:
+        raise native_error(error) from error
 
 
 def _prompt(asked: Input) -> dict[str, Any]:

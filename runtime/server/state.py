@@ -14,6 +14,7 @@ from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import model_not_found
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
+from ramet.runtime.server.prompt_size import PromptSize
 from ramet.runtime.server.tenants import Tenant
 from ramet.runtime.tokenizer import TokenizerSpec
 
@@ -26,6 +27,7 @@ class ServerState:
     metrics: ServerMetrics
     tokenizer_spec: TokenizerSpec
     chat_model: ChatModel
+    prompt_size: PromptSize
     model_names: tuple[str, ...]
     """What the model may be called; the first is what answers say."""
     started: int
