@@ -8,7 +8,7 @@ from ramet.runtime.grammar import GrammarMatcher, TokenTable
 from ramet.runtime.grammar.prefix import accept_bytes
 from ramet.runtime.protocol import RequestFailedError
 
-MAX_TRIES = 5_000
+MAX_TRIES = 1_000
 """Keys that are tried before the search gives up."""
 
 
@@ -83,7 +83,8 @@ class _Search:
         try:
             for _ in self._written([value]):
                 return self._text.decode()
-        except RequestFailedError:
+        except (RequestFailedError, RecursionError):
+            # A value of thousands of members is too deep for a search by recursion.
             return None
         return None
 

@@ -43,3 +43,7 @@ def test_the_grammar_is_asked_where_the_schema_does_not_tell() -> None:
 def test_what_no_order_makes_valid_is_written_as_it_is() -> None:
     assert texts({"c": 1, "a": 2}, {}) == ['{"c": 1, "a": 2}']
     assert texts({"x": 1}) == ['{"x": 1}']
+
+
+def test_a_large_value_is_not_searched_for() -> None:
+    assert len(texts({"b": [{"p": 1, "q": 2}] * 400, "a": 1}, {})) == 1
