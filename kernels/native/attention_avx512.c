@@ -9,14 +9,15 @@
  * score adds up over the head's dimensions one after the other, the values key after key, and what a query does
  * not see adds an exact 0.
  */
+#include "parallel.h"
 #include "vector_math.h"
-#include <omp.h>
 #include <string.h>
 
 #define SPAN 192
 #define KEYS 16       /* of a block: lanes of a vector */
 #define SCORE_ROWS 8
 #define VALUE_ROWS 6
+#define FOLDS_AT_ONCE 8 /* tokens */
 #define DIMS 64       /* of a value block: four vectors */
 
 typedef struct {
@@ -37,6 +38,10 @@ typedef struct {
     const pair *pairs;
     float scale, softcap;       /* softcap 0: none */
     float *partials;            /* [num_partials][num_heads][head_dim + 2]: values, highest, sum */
+    const int64_t *folds;
+    float *scratch;             /* scratch_size floats a thread */
+    int64_t scratch_size;
+    float *out;
 } attention;
 
 static int64_t partial_size(const attention *a) { return a->head_dim + 2; }
@@ -237,6 +242,24 @@ static void fold(const float *partial, int64_t count, int64_t step, int64_t head
         _mm512_storeu_ps(out + dim, _mm512_div_ps(_mm512_loadu_ps(out + dim), total));
 }
 
+static void attend_task(void *context, int64_t task, int worker)
+{
+    const attention *a = context;
+    attend_item(a, a->items + task / a->num_kv_heads, task % a->num_kv_heads, a->scratch + worker * a->scratch_size);
+}
+
+static void fold_task(void *context, int64_t token, int worker)
+{
+    const attention *a = context;
+    const int64_t num_heads = a->num_kv_heads * a->group_size;
+    (void)worker;
+    for (int64_t head = 0; head < num_heads; head++) {
+        const float *first = a->partials + (a->folds[2 * token] * num_heads + head) * partial_size(a);
+        fold(first, a->folds[2 * token + 1], num_heads * partial_size(a), a->head_dim,
+             a->out + (token * num_heads + head) * a->head_dim);
+    }
+}
+
 /* Writes k and v of the step's tokens into the pool, then attends.
  *
  * q: [num_tokens][heads][head_dim], tokens q_stride apart; k, v: [num_tokens][kv_heads][head_dim], tokens k_stride
@@ -249,24 +272,13 @@ void ramet_attention(const float *q, int64_t q_stride, const float *k, int64_t k
                      const item *items, int64_t num_items, const pair *pairs, const int64_t *folds, float scale,
                      float softcap, float *partials, float *scratch, int64_t scratch_size, float *out, int threads)
 {
-    const attention a = {q,     q_stride, keys,  values, num_kv_heads, group_size, head_dim,
-                         slots, items,    pairs, scale,  softcap,      partials};
-    const int64_t row = num_kv_heads * head_dim, num_heads = num_kv_heads * group_size;
+    attention a = {q,     q_stride, keys,    values,   num_kv_heads, group_size, head_dim, slots,
+                   items, pairs,    scale,   softcap,  partials,     folds,      scratch,  scratch_size, out};
+    const int64_t row = num_kv_heads * head_dim;
     for (int64_t t = 0; t < num_tokens; t++) {
         memcpy(keys + written[t] * row, k + t * k_stride, (size_t)row * sizeof(float));
         memcpy(values + written[t] * row, v + t * v_stride, (size_t)row * sizeof(float));
     }
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        float *own = scratch + omp_get_thread_num() * scratch_size;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < num_items * num_kv_heads; task++)
-            attend_item(&a, items + task / num_kv_heads, task % num_kv_heads, own);
-#pragma omp for schedule(static)
-        for (int64_t task = 0; task < num_tokens * num_heads; task++) {
-            const int64_t t = task / num_heads, head = task % num_heads;
-            const float *first = partials + (folds[2 * t] * num_heads + head) * partial_size(&a);
-            fold(first, folds[2 * t + 1], num_heads * partial_size(&a), head_dim, out + task * head_dim);
-        }
-    }
+    ramet_parallel(num_items * num_kv_heads, 1, threads, attend_task, &a);
+    ramet_parallel(num_tokens, FOLDS_AT_ONCE, threads, fold_task, &a);
 }

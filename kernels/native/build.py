@@ -1,8 +1,7 @@
 """Compiling the C sources beside this file, once a machine and version.
 
 The result is kept under a name that says all it was made from, so a new version, compiler or CPU makes a new
-file. OpenMP comes from the library that torch has loaded already: with a second one its idle threads would spin
-against torch's.
+file.
 """
 
 import hashlib
@@ -13,11 +12,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 _SOURCES = Path(__file__).parent
-_COMPILERS = ("gcc", "cc")
-_FLAGS = ("-O3", "-std=c11", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno")
+_COMPILERS = ("gcc", "cc", "clang")
+_FLAGS = ("-O3", "-std=c11", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-math-errno")
 """-ffp-contract=off: no fused multiply-add where the source has a product and a sum; its bits are certain."""
 _COMPILER_SECONDS = 120.0
 _MAX_KEPT = 8
@@ -43,10 +40,10 @@ AVX512_VNNI = Target(
     name="avx512_vnni",
     cpu_flags=frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}),
     compiler_flags=("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma"),
-    sources=("linear_int8_avx512.c", "elementwise_avx512.c", "attention_avx512.c"),
+    sources=("linear_int8_avx512.c", "elementwise_avx512.c", "attention_avx512.c", "parallel.c"),
 )
 TARGETS = (AVX512_VNNI,)
-HEADERS = ("vector_math.h",)
+HEADERS = ("parallel.h", "vector_math.h")
 
 
 def choose_target(cpu_flags: frozenset[str]) -> Target:
@@ -72,12 +69,11 @@ def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def find_compiler() -> Path:
-    """Raises NativeBuildError where there is none. clang is not used: it would bring an OpenMP of its own."""
+    """Raises NativeBuildError where there is none."""
     for name in _COMPILERS:
-        found = shutil.which(name)
-        if found is not None and "clang" not in _run([found, "--version"]).lower():
+        if (found := shutil.which(name)) is not None:
             return Path(found)
-    raise NativeBuildError("there is no gcc on the PATH")
+    raise NativeBuildError(f"there is no {' or '.join(_COMPILERS)} on the PATH")
 
 
 def build(target: Target, folder: Path, compiler: Path) -> Path:
@@ -85,12 +81,10 @@ def build(target: Target, folder: Path, compiler: Path) -> Path:
 
     Raises NativeBuildError.
     """
-    openmp = _torch_openmp()
     texts = [(_SOURCES / name).read_bytes() for name in (*target.sources, *HEADERS)]
     made_from = [
         *_FLAGS,
         *target.compiler_flags,
-        str(openmp),
         str(compiler),
         _run([str(compiler), "--version"]),
     ]
@@ -101,7 +95,7 @@ def build(target: Target, folder: Path, compiler: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            _compile(target, compiler, openmp, Path(scratch))
+            _compile(target, compiler, Path(scratch))
             os.replace(Path(scratch) / "library.so", library)
         _remove_oldest(folder)
     except OSError as error:
@@ -109,23 +103,14 @@ def build(target: Target, folder: Path, compiler: Path) -> Path:
     return library
 
 
-def _compile(target: Target, compiler: Path, openmp: Path, scratch: Path) -> None:
+def _compile(target: Target, compiler: Path, scratch: Path) -> None:
     objects = []
     for name in target.sources:
         objects.append(str(scratch / f"{Path(name).stem}.o"))
         _run(
             [str(compiler), *_FLAGS, *target.compiler_flags, "-c", str(_SOURCES / name), "-o", objects[-1]],
         )
-    _run([str(compiler), "-shared", *objects, str(openmp), "-o", str(scratch / "library.so")])
-
-
-def _torch_openmp() -> Path:
-    """The libgomp that torch's wheel carries."""
-    package = Path(torch.__file__).parent
-    for place in (package / "lib", package.parent / "torch.libs"):
-        if found := sorted(place.glob("libgomp*.so*")):
-            return found[0]
-    raise NativeBuildError("torch carries no libgomp of its own, and two OpenMP runtimes would share the cores")
+    _run([str(compiler), "-shared", "-pthread", *objects, "-o", str(scratch / "library.so")])
 
 
 def _remove_oldest(folder: Path) -> None:

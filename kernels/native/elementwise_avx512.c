@@ -1,9 +1,12 @@
 /* What stands between the linears: norms, rope and gated activations, in fp32. A row's bits depend on the row
  * alone: each is computed by the same loop, whatever the number of rows and threads. */
+#include "parallel.h"
 #include "vector_math.h"
 #include <math.h>
 
-#define MIN_PARALLEL 32768 /* elements: fewer are done sooner than another thread begins */
+#define ELEMENTS_AT_ONCE 16384 /* of one thread: fewer are done sooner than another one comes */
+
+static int64_t rows_at_once(int64_t width) { return width < ELEMENTS_AT_ONCE ? ELEMENTS_AT_ONCE / width : 1; }
 
 static void normed_row(const float *x, const float *residual, const float *weight, float eps, int64_t width,
                        float *normed, float *total)
@@ -27,14 +30,26 @@ static void normed_row(const float *x, const float *residual, const float *weigh
     }
 }
 
+typedef struct {
+    const float *x, *residual, *weight;
+    int64_t stride, width;
+    float eps, *normed, *total;
+} norm_call;
+
+static void norm_task(void *context, int64_t row, int worker)
+{
+    const norm_call *c = context;
+    (void)worker;
+    normed_row(c->x + row * c->stride, c->residual ? c->residual + row * c->width : NULL, c->weight, c->eps, c->width,
+               c->normed + row * c->width, c->residual ? c->total + row * c->width : NULL);
+}
+
 /* x: rows of `width`, `stride` apart; normed, total: [rows][width]. residual, total: NULL, or added before. */
 void ramet_rms_norm(const float *x, int64_t stride, const float *residual, const float *weight, float eps,
                     int64_t rows, int64_t width, float *normed, float *total, int threads)
 {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && rows * width >= MIN_PARALLEL)
-    for (int64_t row = 0; row < rows; row++)
-        normed_row(x + row * stride, residual ? residual + row * width : NULL, weight, eps, width,
-                   normed + row * width, residual ? total + row * width : NULL);
+    norm_call c = {x, residual, weight, stride, width, eps, normed, total};
+    ramet_parallel(rows, rows_at_once(width), threads, norm_task, &c);
 }
 
 static void rotate_heads(const float *x, int64_t heads, int64_t half, const float *cos, const float *sin, float *out)
@@ -49,18 +64,58 @@ static void rotate_heads(const float *x, int64_t heads, int64_t half, const floa
         }
 }
 
+typedef struct {
+    const float *q, *k, *cos, *sin;
+    int64_t q_stride, q_heads, k_stride, k_heads, half;
+    float *out;
+} rope_call;
+
+static void rope_task(void *context, int64_t t, int worker)
+{
+    const rope_call *c = context;
+    const int64_t half = c->half;
+    float *out = c->out + t * (c->q_heads + c->k_heads) * 2 * half;
+    (void)worker;
+    rotate_heads(c->q + t * c->q_stride, c->q_heads, half, c->cos + t * half, c->sin + t * half, out);
+    rotate_heads(c->k + t * c->k_stride, c->k_heads, half, c->cos + t * half, c->sin + t * half,
+                 out + c->q_heads * 2 * half);
+}
+
 /* q: [tokens][heads][2 * half], k the same with its heads, tokens q_stride and k_stride apart; cos, sin:
  * [tokens][half]; out: [tokens][q_heads + k_heads][2 * half]. */
 void ramet_rope(const float *q, int64_t q_stride, int64_t q_heads, const float *k, int64_t k_stride,
                 int64_t k_heads, const float *cos, const float *sin, int64_t tokens, int64_t half, float *out,
                 int threads)
 {
-    int64_t width = (q_heads + k_heads) * 2 * half;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && tokens * width >= MIN_PARALLEL)
-    for (int64_t t = 0; t < tokens; t++) {
-        rotate_heads(q + t * q_stride, q_heads, half, cos + t * half, sin + t * half, out + t * width);
-        rotate_heads(k + t * k_stride, k_heads, half, cos + t * half, sin + t * half,
-                     out + t * width + q_heads * 2 * half);
+    rope_call c = {q, k, cos, sin, q_stride, q_heads, k_stride, k_heads, half, out};
+    ramet_parallel(tokens, rows_at_once((q_heads + k_heads) * 2 * half), threads, rope_task, &c);
+}
+
+typedef struct {
+    const float *gate_up;
+    int64_t stride, width;
+    int tanh_gelu;
+    float *out;
+} activation_call;
+
+static void activation_task(void *context, int64_t row, int worker)
+{
+    const activation_call *c = context;
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const float *gates = c->gate_up + row * c->stride;
+    (void)worker;
+    for (int64_t i = 0; i < c->width; i += 16) {
+        __mmask16 mask = tail_mask(c->width - i);
+        __m512 gate = _mm512_maskz_loadu_ps(mask, gates + i);
+        __m512 up = _mm512_maskz_loadu_ps(mask, gates + c->width + i);
+        __m512 z = gate;
+        if (c->tanh_gelu) {
+            /* gelu_tanh(x) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))) */
+            __m512 cubic = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate), _mm512_set1_ps(0.044715f), one);
+            z = _mm512_mul_ps(_mm512_mul_ps(gate, cubic), _mm512_set1_ps(1.59576912160573f));
+        }
+        __m512 denominator = _mm512_add_ps(one, exp16(_mm512_sub_ps(_mm512_setzero_ps(), z)));
+        _mm512_mask_storeu_ps(c->out + row * c->width + i, mask, _mm512_mul_ps(_mm512_div_ps(gate, denominator), up));
     }
 }
 
@@ -68,22 +123,6 @@ void ramet_rope(const float *q, int64_t q_stride, int64_t q_heads, const float *
 void ramet_gated_activation(const float *gate_up, int64_t stride, int64_t rows, int64_t width, int tanh_gelu,
                             float *out, int threads)
 {
-    const __m512 one = _mm512_set1_ps(1.0f);
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && rows * width >= MIN_PARALLEL)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *gates = gate_up + row * stride;
-        for (int64_t i = 0; i < width; i += 16) {
-            __mmask16 mask = tail_mask(width - i);
-            __m512 gate = _mm512_maskz_loadu_ps(mask, gates + i);
-            __m512 up = _mm512_maskz_loadu_ps(mask, gates + width + i);
-            __m512 z = gate;
-            if (tanh_gelu) {
-                /* gelu_tanh(x) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))) */
-                __m512 cubic = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate), _mm512_set1_ps(0.044715f), one);
-                z = _mm512_mul_ps(_mm512_mul_ps(gate, cubic), _mm512_set1_ps(1.59576912160573f));
-            }
-            __m512 denominator = _mm512_add_ps(one, exp16(_mm512_sub_ps(_mm512_setzero_ps(), z)));
-            _mm512_mask_storeu_ps(out + row * width + i, mask, _mm512_mul_ps(_mm512_div_ps(gate, denominator), up));
-        }
-    }
+    activation_call c = {gate_up, stride, width, tanh_gelu, out};
+    ramet_parallel(rows, rows_at_once(width), threads, activation_task, &c);
 }

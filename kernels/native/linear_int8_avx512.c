@@ -8,6 +8,7 @@
  * vpdpbusd multiplies unsigned by signed bytes: weights are stored with 128 added, and 128 times a digit row's
  * sum is taken off the result again.
  */
+#include "parallel.h"
 #include "vector_math.h"
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #define COLUMNS 32     /* of a packed block: two vectors of 16 int32 sums */
 #define MAX_ROWS 12    /* digit rows of a register block: 24 sums, 2 weights and 1 digit in 32 registers */
 #define TILE_TOKENS 192 /* whose digits stay in the second-level cache while the weights pass by */
+#define TOKENS_AT_ONCE 8  /* that one thread quantises: fewer are not worth another one's coming */
+#define CHUNKS_PER_THREAD 4
 #define SHIFT 128
 #define ALIGNMENT 64
 
@@ -155,6 +158,34 @@ static void multiply_block(const product *p, const uint8_t *weights, int64_t blo
     }
 }
 
+typedef struct {
+    product product;
+    const float *x;
+    int64_t k, tokens, blocks;
+    int8_t *digits;
+    int32_t *sums;
+    float *scales;
+    const uint8_t *packed;
+} call;
+
+static void quantize_task(void *context, int64_t token, int worker)
+{
+    const call *c = context;
+    (void)worker;
+    quantize(c->x + token * c->k, c->k, c->product.stride, c->digits + 2 * token * c->product.stride,
+             c->sums + 2 * token, c->scales + token);
+}
+
+/* Tile after tile of tokens, block after block of columns. */
+static void multiply_task(void *context, int64_t task, int worker)
+{
+    const call *c = context;
+    (void)worker;
+    int64_t first = task / c->blocks * TILE_TOKENS;
+    int64_t last = first + TILE_TOKENS < c->tokens ? first + TILE_TOKENS : c->tokens;
+    multiply_block(&c->product, c->packed, task % c->blocks, first, last);
+}
+
 /* x: [tokens][k]; packed: of ramet_pack_int8; weight_scale, bias: [n], bias may be NULL; out: [tokens][n].
  * Returns 0, or 1 where there is no memory for the digits. */
 int ramet_linear_int8(const float *x, int64_t tokens, int64_t k, const uint8_t *packed, const float *weight_scale,
@@ -167,24 +198,11 @@ int ramet_linear_int8(const float *x, int64_t tokens, int64_t k, const uint8_t *
         return 1;
     int32_t *sums = (int32_t *)(memory + digit_bytes);
     float *scales = (float *)(memory + digit_bytes + sum_bytes);
-    product p = {memory, sums, scales, stride, up(k, 4) / 4, weight_scale, bias, out, n};
-    if (tokens < 8 || threads < 2)
-        for (int64_t t = 0; t < tokens; t++)
-            quantize(x + t * k, k, stride, memory + 2 * t * stride, sums + 2 * t, scales + t);
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        if (tokens >= 8 && threads > 1) {
-#pragma omp for schedule(static)
-            for (int64_t t = 0; t < tokens; t++)
-                quantize(x + t * k, k, stride, memory + 2 * t * stride, sums + 2 * t, scales + t);
-        }
-        for (int64_t first = 0; first < tokens; first += TILE_TOKENS) {
-            int64_t last = first + TILE_TOKENS < tokens ? first + TILE_TOKENS : tokens;
-#pragma omp for schedule(static) nowait
-            for (int64_t block = 0; block < blocks; block++)
-                multiply_block(&p, packed, block, first, last);
-        }
-    }
+    call c = {{memory, sums, scales, stride, up(k, 4) / 4, weight_scale, bias, out, n},
+              x, k, tokens, blocks, memory, sums, scales, packed};
+    int64_t tasks = (tokens + TILE_TOKENS - 1) / TILE_TOKENS * blocks, chunk = tasks / (threads * CHUNKS_PER_THREAD);
+    ramet_parallel(tokens, TOKENS_AT_ONCE, threads, quantize_task, &c);
+    ramet_parallel(tasks, chunk > 1 ? chunk : 1, threads, multiply_task, &c);
     free(memory);
     return 0;
 }

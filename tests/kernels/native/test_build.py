@@ -38,12 +38,9 @@ def test_a_target_needs_all_of_its_flags() -> None:
         choose_target(AVX512_VNNI.cpu_flags - {"avx512_vnni"})
 
 
-def test_the_compiler_is_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NativeBuildError, match="no gcc on the PATH"):
-        find_compiler()
-    script(tmp_path / "gcc", "echo Apple clang version 17")
-    with pytest.raises(NativeBuildError, match="no gcc on the PATH"):
+    with pytest.raises(NativeBuildError, match="no gcc or cc or clang on the PATH"):
         find_compiler()
     found = script(tmp_path / "cc", "echo cc 12.2.0")
     assert find_compiler() == found

@@ -1,5 +1,9 @@
 """The compiled kernels against torch's, bit for bit."""
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given
@@ -173,3 +177,45 @@ def test_a_row_has_the_same_bits_in_every_batch(library: NativeLibrary, num_thre
             assert torch.equal(library.rms_norm(alone, weight, 1e-6)[0], normed[row])
     finally:
         torch.set_num_threads(before)
+
+
+def test_threads_may_call_at_once(library: NativeLibrary) -> None:
+    weight, scale = random_int8(300, 200), random(300).abs()
+    prepared = library.pack_int8(weight, scale)
+    inputs = [random(1 + 7 * index, 200, seed=index) for index in range(4)]
+    expected = [library.linear_int8(x, prepared, None) for x in inputs]
+
+    def work(index: int) -> bool:
+        return all(
+            torch.equal(library.linear_int8(inputs[index], prepared, None), expected[index]) for _ in range(100)
+        )
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+import torch
+from ramet.kernels import native
+torch.set_num_threads(2)
+assert not native.enable(Path(sys.argv[1]))
+library = native.library()
+x = torch.ones(20, 64)
+prepared = library.pack_int8(torch.ones(512, 64, dtype=torch.int8), torch.ones(512))
+expected = library.linear_int8(x, prepared, None)
+child = os.fork()
+same = torch.equal(library.linear_int8(x, prepared, None), expected)
+if child == 0:
+    os._exit(0 if same else 1)
+assert same
+assert os.waitpid(child, 0)[1] == 0
+print("both")
+"""
+
+
+def test_a_forked_process_has_helpers_of_its_own(library: NativeLibrary) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING, str(library.path.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "both\n", done.stderr
