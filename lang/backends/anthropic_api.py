@@ -18,6 +18,7 @@ from ramet.lang.backends.base import (
 from ramet.lang.backends.http_client import Connection, HttpClient, Server
 from ramet.lang.backends.http_errors import answered_error
 from ramet.lang.backends.spelled_select import spelled_select
+from ramet.lang.backends.sse import ServerSentEvent
 from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.errors import UnsupportedError
 from ramet.lang.loop_thread import branches_loop
@@ -156,7 +157,7 @@ class _Answers:
             raise UnsupportedError(f"{self.whom.name} has no priorities; leave priority={priority} out")
         asked = letter(self.whom, transcript, params, offer)
         reader = MessageReader(self.whom.name, asked)
-        async with self.client.events(MESSAGES_ROUTE, asked.body) as events:
+        async with self.client.events(MESSAGES_ROUTE, asked.body, _is_end) as events:
             async for event in events:
                 for delta in reader.push(event):
                     yield delta
@@ -166,3 +167,7 @@ class _Answers:
 
     async def select(self, transcript: Transcript, request: SelectRequest) -> SelectResult:
         return await spelled_select(self, self.whom.name, transcript, request, tells_logprobs=False)
+
+
+def _is_end(event: ServerSentEvent) -> bool:
+    return event.event == "message_stop"

@@ -45,14 +45,13 @@ class MessageReader:
         self._usage: dict[str, Any] = {}
         self._reason: str | None = None
         self._stop_sequence: str | None = None
-        self._is_over = False
         self._started = time.monotonic()
         self._first: float | None = None
 
     @property
     def is_over(self) -> bool:
-        """Nothing that follows is part of the answer."""
-        return self._is_over or self._text.is_over
+        """What follows is no part of the answer."""
+        return self._text.is_over
 
     def push(self, event: ServerSentEvent) -> list[GenerateDelta]:
         """Raises GenerationError: the server reports an error, or what it says is no event."""
@@ -80,8 +79,6 @@ class MessageReader:
                 self._usage |= {
                     key: value for key, value in (said.get("usage") or {}).items() if value is not None
                 }
-            case {"type": "message_stop"}:
-                self._is_over = True
         return []
 
     def finish(self) -> GenerateDelta:

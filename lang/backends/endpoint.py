@@ -66,6 +66,10 @@ class RuntimeEndpoint:
     async def prefill(self, prompts: Sequence[Prompt]) -> None:
         await self._backend.prefill(prompts)
 
+    def count_tokens(self, text: str) -> int:
+        """How many tokens of the server's model the text has, by itself."""
+        return self._backend.count_tokens(text)
+
     async def flush_cache(self) -> None:
         await self._backend.flush_cache()
 

@@ -186,7 +186,9 @@ class GenerateStream:
         self._increments: AsyncIterator[wire.GenerateEvent] | None = None
 
     async def __aenter__(self) -> Self:
-        events = await self._open.enter_async_context(self._client.events(wire.GENERATE_ROUTE, self._request))
+        events = await self._open.enter_async_context(
+            self._client.events(wire.GENERATE_ROUTE, self._request, _is_end)
+        )
         self._increments = await self._open.enter_async_context(aclosing(self._read(events)))
         return self
 
@@ -200,9 +202,11 @@ class GenerateStream:
         return self._increments
 
     async def _read(self, events: AsyncIterator[ServerSentEvent]) -> AsyncGenerator[wire.GenerateEvent, None]:
+        is_whole = False
         async for event in events:
-            if event.data == wire.STREAM_END:
-                return
+            if _is_end(event):
+                is_whole = True
+                continue
             try:
                 increment = wire.decode_event(event.data)
             except msgspec.DecodeError as error:
@@ -216,4 +220,9 @@ class GenerateStream:
             if increment.finish_reason is FinishReason.ERROR:
                 raise RequestFailedError("the server failed while it computed this request")
             yield increment
-        raise GenerationError(f"{self._client.server.name} broke off its answer")
+        if not is_whole:
+            raise GenerationError(f"{self._client.server.name} broke off its answer")
+
+
+def _is_end(event: ServerSentEvent) -> bool:
+    return event.data == wire.STREAM_END

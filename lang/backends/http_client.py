@@ -2,11 +2,13 @@
 
 import asyncio
 import email.utils
+import logging
 import random
+import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +19,15 @@ from ramet.lang.backends.sse import EventParser, ServerSentEvent
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import InvalidRequestError
 
+logger = logging.getLogger(__name__)
+
 RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """529 is Anthropic's "overloaded"."""
 CONNECT_TIMEOUT = 10.0
 MAX_ERROR_BYTES = 1 << 20
+DRAIN_TIMEOUT = 1.0
+
+_Clients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
 
 ReadError = Callable[[int, bytes], Exception]
 """From an answer's status and body to the error that is raised for it."""
@@ -128,8 +135,10 @@ class HttpClient:
     def __init__(self, server: Server, read_error: ReadError) -> None:
         self.server = server
         self._read_error = read_error
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
-        self._clients = weakref.WeakKeyDictionary()
+        self._clients: _Clients = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        # Who is dropped without being closed leaves no connections open.
+        weakref.finalize(self, _close_soon, self._clients)
 
     async def post(self, path: str, body: object) -> Any:
         """The answer's JSON."""
@@ -151,28 +160,44 @@ class HttpClient:
             ) from error
 
     @asynccontextmanager
-    async def events(self, path: str, body: object) -> AsyncIterator[AsyncIterator[ServerSentEvent]]:
-        """The answer's events, as they come. Leaving the block closes the connection, if they have not
-        ended."""
-        async with self._answer("POST", path, msgspec.json.encode(body)) as response:
-            yield self._parsed(response)
+    async def events(
+        self, path: str, body: object, is_last: Callable[[ServerSentEvent], bool]
+    ) -> AsyncIterator[AsyncIterator[ServerSentEvent]]:
+        """The answer's events, as they come. Leaving the block early closes the connection.
+
+        Nothing is given out behind the event that ``is_last``. Whoever goes on iterating after it leaves the
+        connection to the next request.
+        """
+        async with (
+            self._answer("POST", path, msgspec.json.encode(body)) as response,
+            aclosing(self._parsed(response, is_last)) as events,
+        ):
+            yield events
 
     async def aclose(self) -> None:
         """Closes the connections, on whatever loop they are. Closing twice is allowed."""
         here = asyncio.get_running_loop()
-        for loop, client in list(self._clients.items()):
-            del self._clients[loop]
+        with self._lock:
+            clients = list(self._clients.items())
+            self._clients.clear()
+        for loop, client in clients:
             if loop is here:
                 await client.aclose()
             elif loop.is_running():
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.aclose(), loop))
 
-    async def _parsed(self, response: httpx.Response) -> AsyncIterator[ServerSentEvent]:
+    async def _parsed(
+        self, response: httpx.Response, is_last: Callable[[ServerSentEvent], bool]
+    ) -> AsyncGenerator[ServerSentEvent, None]:
         parser = EventParser()
+        pieces = response.aiter_bytes()
         with self._broken_off():
-            async for data in response.aiter_bytes():
+            async for data in pieces:
                 for event in parser.feed(data):
                     yield event
+                    if is_last(event):
+                        await _drain(pieces)
+                        return
 
     @asynccontextmanager
     async def _answer(self, method: str, path: str, content: bytes) -> AsyncIterator[httpx.Response]:
@@ -216,23 +241,25 @@ class HttpClient:
                 delay = self.server.connection.retries.delay(attempt, response.headers)
             if delay is None:
                 raise failure
+        logger.info("%s: attempt %d failed, the next one is in %.1f s", self.server.name, attempt + 1, delay)
         await asyncio.sleep(delay)
         return None
 
     def _client(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            limits = httpx.Limits(
-                max_connections=self.server.connection.max_connections,
-                max_keepalive_connections=self.server.connection.max_connections,
-            )
-            client = self._clients[loop] = httpx.AsyncClient(
-                headers={"content-type": "application/json", **self.server.all_headers},
-                # Requests wait for a connection of the pool as long as it takes: that is how they are bounded.
-                timeout=httpx.Timeout(self.server.connection.timeout, connect=CONNECT_TIMEOUT, pool=None),
-                limits=limits,
-            )
+        """Of the running event loop."""
+        connection = self.server.connection
+        with self._lock:
+            client = self._clients.get(asyncio.get_running_loop())
+            if client is None:
+                client = self._clients[asyncio.get_running_loop()] = httpx.AsyncClient(
+                    headers={"content-type": "application/json", **self.server.all_headers},
+                    # Requests wait for a connection of the pool as long as it takes: that bounds them.
+                    timeout=httpx.Timeout(connection.timeout, connect=CONNECT_TIMEOUT, pool=None),
+                    limits=httpx.Limits(
+                        max_connections=connection.max_connections,
+                        max_keepalive_connections=connection.max_connections,
+                    ),
+                )
         return client
 
     @contextmanager
@@ -252,6 +279,24 @@ class HttpClient:
         return GenerationError(
             f"{self.server.name} sent nothing for {timeout:g} s; give the backend a longer timeout"
         )
+
+
+def _close_soon(clients: _Clients) -> None:
+    """On the event loops that still run; with one that does not its connections are gone."""
+    for loop, client in list(clients.items()):
+        if loop.is_running():
+            asyncio.run_coroutine_threadsafe(client.aclose(), loop)
+
+
+async def _drain(pieces: AsyncIterator[bytes]) -> None:
+    """Reads on to the body's end, which comes at once behind the last event: only then is the connection free
+    for another request. A server that does not end it loses the connection, and nothing else."""
+    try:
+        async with asyncio.timeout(DRAIN_TIMEOUT):
+            async for _ in pieces:
+                pass
+    except (TimeoutError, httpx.TransportError) as error:
+        logger.debug("the end of a stream did not come: %r", error)
 
 
 async def _head(response: httpx.Response) -> bytes:

@@ -115,7 +115,7 @@ class LiteLLM:
         offer: ToolOffer | None,
     ) -> AsyncGenerator[GenerateDelta, None]:
         """Raises GenerationError with what litellm raises as its cause."""
-        asked = generation(self._whom, transcript, params, priority=priority, offer=offer)
+        asked = generation(self._whom, transcript, params, tag=tag, priority=priority, offer=offer)
         reader = ChunkReader(self._whom.name, params.n, asked.reading)
         chunks: Any = None
         try:

@@ -20,6 +20,7 @@ from ramet.lang.backends.openai_request import COMPLETIONS_ROUTE, Addressee, gen
 from ramet.lang.backends.openai_select import ECHO_NORMALIZATIONS, echo_fields, echo_result
 from ramet.lang.backends.openai_stream import ChunkReader
 from ramet.lang.backends.spelled_select import check_select, spelled_select
+from ramet.lang.backends.sse import ServerSentEvent
 from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.errors import UnsupportedError
 from ramet.lang.loop_thread import branches_loop
@@ -146,12 +147,12 @@ class _Answers:
         offer: ToolOffer | None,
     ) -> AsyncGenerator[GenerateDelta, None]:
         whom = self._addressed(transcript)
-        asked = generation(whom, transcript, params, priority=priority, offer=offer)
+        asked = generation(whom, transcript, params, tag=tag, priority=priority, offer=offer)
         reader = ChunkReader(whom.name, params.n, asked.reading)
-        async with self.client.events(whom.route, asked.body) as events:
+        async with self.client.events(whom.route, asked.body, _is_end) as events:
             async for event in events:
-                if event.data == "[DONE]":
-                    break
+                if _is_end(event):
+                    continue
                 for delta in reader.push(event.data):
                     yield delta
                 if reader.is_over:
@@ -171,7 +172,7 @@ class _Answers:
             )
         check_select(whom.name, request, ECHO_NORMALIZATIONS)
         text = prompt(whom, transcript)["prompt"]
-        body = whom.body(echo_fields(text, request.options), priority=request.priority)
+        body = whom.body(echo_fields(text, request.options), tag=request.tag, priority=request.priority)
         answer = await self.client.post(COMPLETIONS_ROUTE, body)
         return echo_result(whom.name, text, request, answer)
 
@@ -180,6 +181,10 @@ class _Answers:
         if is_chat is None:
             is_chat = any(piece.kind != "text" for piece in transcript.pieces)
         return replace(self.whom, is_chat=is_chat)
+
+
+def _is_end(event: ServerSentEvent) -> bool:
+    return event.data == "[DONE]"
 
 
 def _capabilities(name: str, flavour: Flavour, is_chat: bool | None) -> Capabilities:

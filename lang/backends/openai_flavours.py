@@ -52,6 +52,8 @@ class Flavour:
     """Fields with which logprobs name their tokens by ids ("token_id:17")."""
     salt: str | None = None
     """Its name for cache_salt."""
+    program: str | None = None
+    """Its name for the ProgramTag."""
     priority_sign: int = 0
     """1: higher runs earlier, -1: lower does, 0: it has no priorities."""
     takes_bare_tool_messages: bool = True
@@ -146,6 +148,7 @@ RAMET = Flavour(
     continuing={"continue_final_message": True, "add_generation_prompt": False},
     echoes_logprobs=True,
     salt="cache_salt",
+    program="program",
     priority_sign=1,
 )
 FLAVOURS: Mapping[str, Flavour] = {flavour.name: flavour for flavour in (OPENAI, VLLM, SGLANG, RAMET)}

@@ -11,7 +11,7 @@ from ramet.lang.backends.openai_flavours import FULLY_SPECIFIED, Flavour
 from ramet.lang.backends.openai_messages import chat_messages, prompt_text, without_bare_tool_messages
 from ramet.lang.backends.transcript import Transcript
 from ramet.lang.errors import UnsupportedError
-from ramet.runtime.protocol import SamplingParams
+from ramet.runtime.protocol import ProgramTag, SamplingParams
 
 CHAT_ROUTE = "/chat/completions"
 COMPLETIONS_ROUTE = "/completions"
@@ -34,7 +34,7 @@ class Addressee:
     def route(self) -> str:
         return CHAT_ROUTE if self.is_chat else COMPLETIONS_ROUTE
 
-    def body(self, fields: Mapping[str, Any], *, priority: int) -> dict[str, Any]:
+    def body(self, fields: Mapping[str, Any], *, tag: ProgramTag, priority: int) -> dict[str, Any]:
         """The fields with what all requests have. Raises UnsupportedError for a priority that has no
         meaning."""
         body: dict[str, Any] = {"model": self.model, **fields}
@@ -44,6 +44,8 @@ class Addressee:
             raise UnsupportedError(f"{self.name} has no priorities; leave priority={priority} out")
         if priority:
             body["priority"] = priority * self.flavour.priority_sign
+        if self.flavour.program is not None:
+            body[self.flavour.program] = tag
         body.update(self.extra_body)
         return {key: value for key, value in body.items() if value is not None}
 
@@ -57,7 +59,13 @@ class Generation:
 
 
 def generation(
-    whom: Addressee, transcript: Transcript, params: SamplingParams, *, priority: int, offer: ToolOffer | None
+    whom: Addressee,
+    transcript: Transcript,
+    params: SamplingParams,
+    *,
+    tag: ProgramTag,
+    priority: int,
+    offer: ToolOffer | None,
 ) -> Generation:
     """The request for an answer, streamed with its usage.
 
@@ -81,7 +89,7 @@ def generation(
     reading = Reading.of(
         params, held.wrapping, server_stops=server_stops, server_regexes=whom.flavour.takes_stop_regexes
     )
-    return Generation(whom.body(fields, priority=priority), reading)
+    return Generation(whom.body(fields, tag=tag, priority=priority), reading)
 
 
 def prompt(whom: Addressee, transcript: Transcript) -> dict[str, Any]:

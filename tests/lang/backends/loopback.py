@@ -48,6 +48,8 @@ class Loopback:
     requests: list[Request]
     left: threading.Event
     """Set once a client has closed its connection before its answer was whole."""
+    closed: threading.Event
+    """Set once a client has closed its connection between two requests."""
 
 
 def of_json(document: object, status: int = 200, **headers: str) -> Answer:
@@ -77,7 +79,7 @@ def serving(handler: Handler, port: int = 0) -> Iterator[Loopback]:
     thread.start()
     assert state.ready.wait(10)
     try:
-        yield Loopback(f"http://127.0.0.1:{state.port}", state.requests, state.left)
+        yield Loopback(f"http://127.0.0.1:{state.port}", state.requests, state.left, state.closed)
     finally:
         loop.call_soon_threadsafe(state.stop.set)
         thread.join(10)
@@ -94,6 +96,7 @@ class _State:
     num_connections: int = 0
     ready: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -110,7 +113,8 @@ def _serve(loop: asyncio.AbstractEventLoop, state: _State) -> None:
             while (request := await _read(reader, number)) is not None:
                 state.requests.append(request)
                 if not await _answer(await state.handler(request), reader, writer, state):
-                    break
+                    return
+            state.closed.set()
         except (ConnectionError, asyncio.IncompleteReadError):
             state.left.set()
         except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet.lang.backends.base import Backend, SelectRequest
+from ramet.lang.backends.base import Backend, SelectRequest, TokenCounter
 from ramet.lang.backends.endpoint import RuntimeEndpoint
 from ramet.lang.backends.local import LocalBackend
 from ramet.lang.errors import GenerationError
@@ -49,6 +49,7 @@ def conversation(s: Any) -> None:
 
 def test_it_is_a_backend(engine: RandomEngine, endpoint: RuntimeEndpoint) -> None:
     seam: Backend = endpoint
+    assert isinstance(seam, TokenCounter)
     local = LocalBackend(engine.face).capabilities
     assert seam.capabilities.name == f"the ramet server at {endpoint.base_url} with model 'random'"
     assert seam.capabilities.grammars == local.grammars
@@ -95,6 +96,14 @@ def test_what_can_be_asked_of_it(endpoint: RuntimeEndpoint) -> None:
     assert isinstance(info["stats"], dict)
     assert info["stats"]["finished_requests"] > 0
     ramet.flush_cache(endpoint)
+    assert endpoint.count_tokens("Is there http://x") == len(endpoint_tokens(endpoint, "Is there http://x"))
+
+
+def endpoint_tokens(endpoint: RuntimeEndpoint, text: str) -> list[int]:
+    prompt: Any = endpoint.prompt()
+    prompt.append_text(text)
+    token_ids: list[int] = asyncio.run(prompt.token_ids())
+    return token_ids
 
 
 def test_errors_name_the_place(endpoint: RuntimeEndpoint) -> None:

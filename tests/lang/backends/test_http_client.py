@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from ramet.lang.backends import http_client
 from ramet.lang.backends.http_client import Connection, HttpClient, RetryPolicy, Server, retry_after
 from ramet.lang.backends.http_errors import answered_error
+from ramet.lang.backends.sse import ServerSentEvent
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import InvalidRequestError
 from tests.lang.backends.loopback import Answer, Handler, Request, of_events, of_json, serving
@@ -36,8 +38,12 @@ def used(url: str, use: Callable[[HttpClient], Coroutine[Any, Any, T]], **option
     return asyncio.run(main())
 
 
+def is_done(event: ServerSentEvent) -> bool:
+    return event.data == "[DONE]"
+
+
 async def read_all(client: HttpClient) -> list[str]:
-    async with client.events("/stream", {"a": 1}) as events:
+    async with client.events("/stream", {"a": 1}, is_done) as events:
         return [event.data async for event in events]
 
 
@@ -61,6 +67,27 @@ def test_json_goes_there_and_back_on_one_connection() -> None:
         answers = used(server.url, twice)
         assert answers == [{"said": {"n": n}, "key": "km"} for n in range(2)]
         assert [request.connection for request in server.requests] == [0, 0]
+
+
+def test_streams_follow_one_another_on_one_connection() -> None:
+    async def twice(client: HttpClient) -> list[list[str]]:
+        return [await read_all(client) for _ in range(2)]
+
+    with serving(in_turn(*[lambda: of_events("data: 1\n\n", "data: [DONE]\n\n", "data: 2\n\n")] * 2)) as server:
+        assert used(server.url, twice) == [["1", "[DONE]"]] * 2
+        assert [request.connection for request in server.requests] == [0, 0]
+
+
+def test_a_stream_that_does_not_end_behind_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "DRAIN_TIMEOUT", 0.05)
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"data: [DONE]\n\n"
+        await asyncio.sleep(10)
+
+    with serving(in_turn(lambda: Answer(parts=parts()))) as server:
+        assert used(server.url, read_all) == ["[DONE]"]
+        assert server.left.wait(5)
 
 
 def test_each_event_loop_has_its_connections() -> None:
@@ -176,7 +203,7 @@ def test_leaving_a_stream_closes_the_connection(how: str) -> None:
         return Answer(parts=parts())
 
     async def leave(client: HttpClient) -> None:
-        async with client.events("/stream", {}) as events:
+        async with client.events("/stream", {}, is_done) as events:
             async for _ in events:
                 break
 

@@ -1,7 +1,10 @@
 """Programs on servers that speak OpenAI's API: what they are asked, and what becomes of their answers."""
 
+import asyncio
+import gc
 import json
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,6 +114,45 @@ class TestChat:
         assert state["y"] == [f"to {number}" for number in range(20)]
         assert len(bodies) == 40
 
+    def test_a_failed_branch_ends_what_its_siblings_stream(self) -> None:
+        async def handler(request: Any) -> Answer:
+            if "fail" in json.dumps(request.json["messages"]):
+                await asyncio.sleep(0.1)
+                return of_json({"error": {"message": "no"}}, 400)
+            return Answer(parts=endless())
+
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+                await asyncio.sleep(0.01)
+
+        @ramet.function
+        def branches(s: Any) -> None:
+            for fork, text in zip(s.fork(2), ("go on", "fail"), strict=True):
+                fork += ramet.user(text) + ramet.assistant(ramet.gen("x"))
+
+        with serving(handler) as server, OpenAI("m", base_url=server.url, connection=CONNECTION) as backend:
+            with pytest.raises(GenerationError, match="status 400: no"):
+                branches.run(backend=backend)
+            assert server.left.wait(5)
+
+    def test_many_branches_take_turns_on_few_connections(self) -> None:
+        @ramet.function
+        def branches(s: Any) -> None:
+            forks = s.fork(300)
+            for number, fork in enumerate(forks):
+                fork += ramet.user(str(number)) + ramet.assistant(ramet.gen("x"))
+            forks.join()
+
+        num_threads = threading.active_count()
+        connection = Connection(max_connections=8)
+        with serving(chat_handler(echo_last)) as server:
+            with OpenAI("m", base_url=server.url, connection=connection) as backend:
+                state = branches.run(backend=backend)
+            assert state["x"] == [f"to {number}" for number in range(300)]
+            assert len({request.connection for request in server.requests}) <= 8
+            assert threading.active_count() <= num_threads + 4
+
     def test_reasoning_is_no_part_of_the_answer(self) -> None:
         @ramet.function
         def reasoned(s: Any) -> None:
@@ -150,6 +192,12 @@ class TestChat:
             ask.run(backend=backend)
         assert bodies[0]["service_tier"] == "flex"
         assert "stream_options" not in bodies[0]
+
+    def test_a_backend_that_is_dropped_leaves_no_connection_open(self) -> None:
+        with serving(chat_handler(echo_last)) as server:
+            assert ask.run(backend=OpenAI("m", base_url=server.url))["x"] == "to Where?"
+            gc.collect()
+            assert server.closed.wait(5)
 
     def test_what_the_server_offers(self) -> None:
         with opened(echo_last) as (backend, _):
@@ -387,9 +435,11 @@ class TestFlavours:
             return await chat_handler(script)(request)
 
         with serving(handler) as server:
-            ask.run(backend=OpenAI("m", base_url=server.url))
+            with OpenAI("m", base_url=server.url) as backend:
+                ask.run(backend=backend)
             monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-            ask.run(backend=OpenAI("m"))
+            with OpenAI("m") as backend:
+                ask.run(backend=backend)
         assert seen == [None, "Bearer secret"]
 
 

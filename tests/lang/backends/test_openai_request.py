@@ -7,7 +7,7 @@ from ramet.lang.backends.base import ToolOffer, ToolSpec
 from ramet.lang.backends.openai_flavours import FLAVOURS
 from ramet.lang.backends.openai_request import Addressee, generation, is_strict, logprobs_fields
 from ramet.lang.errors import UnsupportedError
-from ramet.runtime.protocol import Choice, SamplingParams
+from ramet.runtime.protocol import Choice, ProgramTag, SamplingParams
 from tests.lang.backends.test_openai_messages import transcript
 
 
@@ -19,7 +19,9 @@ def body(
     flavour: str, params: SamplingParams, offer: ToolOffer | None = None, **options: Any
 ) -> dict[str, Any]:
     made = transcript(("user", "a"))
-    return generation(whom(flavour, **options), made, params, priority=0, offer=offer).body
+    return generation(
+        whom(flavour, **options), made, params, tag=ProgramTag(program_id="p"), priority=0, offer=offer
+    ).body
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -67,6 +69,11 @@ def test_salt_and_extra_fields() -> None:
     asked = body("sglang", SamplingParams(), cache_salt="s", extra_body={"rid": "r", "top_k": None})
     assert (asked["extra_key"], asked["rid"]) == ("s", "r")
     assert "top_k" not in asked
+
+
+def test_whose_call_it_is() -> None:
+    assert body("ramet", SamplingParams())["program"] == ProgramTag(program_id="p")
+    assert "program" not in body("vllm", SamplingParams())
 
 
 def test_logprobs() -> None:
