@@ -5,9 +5,9 @@ each other.
     python -m benchmarks.programs --quick --cases judge,react
 
 All on the real model in this process, one after another, each on an empty cache. "of bound" is the share of
-prompt tokens that came from the cache, by what a cache without limits would have found in the same requests.
-"computed" are the prompt tokens that went through the model. A program's latency does not count its wait for a
-place.
+prompt tokens that came from the cache, by what a cache without limits would have found in the same requests in
+the order in which they were made (the engine may take them in a better one). "computed" are the prompt tokens
+that went through the model. A program's latency does not count its wait for a place.
 """
 
 import argparse

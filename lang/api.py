@@ -32,7 +32,7 @@ from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex, StructuralT
 class ConstraintOptions(SamplingOptions, total=False):
     """What an answer must look like: one of these at most."""
 
-    dtype: type | None
+    dtype: type | str | None
     regex: str | None
     json_schema: Any
     ebnf: str | None

@@ -71,10 +71,11 @@ _STR = Constraint(Regex(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'), (), parse_quoted
 
 
 def dtype_constraint(dtype: object) -> Constraint:
-    """For int, float, bool, or str: a string in double quotes, of which the value is what stands inside."""
+    """For int, float, bool, or str: a string in double quotes, of which the value is what stands inside. A type
+    may be given by its name."""
     # By identity: bool is an int, and 1 == True.
     for known, constraint in ((int, _INT), (float, _FLOAT), (bool, _BOOL), (str, _STR)):
-        if dtype is known:
+        if dtype is known or dtype == known.__name__:
             return constraint
     raise InvalidRequestError(f"dtype is {dtype!r}; it must be int, float, str or bool", field="dtype")
 

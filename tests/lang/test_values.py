@@ -77,7 +77,12 @@ def test_what_the_plain_types_do_not_allow(dtype: Any, text: str) -> None:
             constraint.parse(text)
 
 
-@pytest.mark.parametrize("dtype", [list, "int", None, 1])
+def test_a_type_may_be_given_by_its_name() -> None:
+    for dtype in (int, float, bool, str):
+        assert dtype_constraint(dtype.__name__) is dtype_constraint(dtype)
+
+
+@pytest.mark.parametrize("dtype", [list, "integer", None, 1])
 def test_other_dtypes_are_refused(dtype: object) -> None:
     with pytest.raises(InvalidRequestError, match="it must be int, float, str or bool"):
         dtype_constraint(dtype)
