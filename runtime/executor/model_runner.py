@@ -33,7 +33,7 @@ class RunnerConfig:
     page_size: int
     max_logit_elements: int = MAX_LOGIT_ELEMENTS
     """Logits (positions x vocabulary) that are in memory at a time."""
-    mask_patience: float = 0.01
+    mask_patience: float = 0.02
     """Seconds that a step waits for masks once the model has run; rows without them then sit out."""
 
 

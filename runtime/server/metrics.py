@@ -98,6 +98,11 @@ class _EngineCollector(Collector):
         gauges = {
             "ramet_num_requests_running": ("Requests that are computed.", stats.running_requests),
             "ramet_num_requests_waiting": ("Requests that wait.", stats.waiting_requests),
+            "ramet_num_requests_compiling": (
+                "Requests that wait for their grammar.",
+                stats.compiling_requests,
+            ),
+            "ramet_grammar_cache_bytes": ("Held by compiled grammars and refusals.", stats.grammar_bytes),
             "ramet_cache_hit_ratio": ("Share of prompt tokens from the radix cache.", stats.hit_rate),
             "ramet_kv_page_size_tokens": ("Tokens of a KV page.", stats.page_size),
         }
@@ -110,6 +115,13 @@ class _EngineCollector(Collector):
             "ramet_computed_tokens": ("Tokens that went through the model.", stats.computed_tokens),
             "ramet_engine_steps": ("Forward passes.", stats.steps),
             "ramet_preemptions": ("Requests that gave up their pages for others.", stats.preemptions),
+            "ramet_draft_tokens": ("Tokens computed before they were certain.", stats.draft_tokens),
+            "ramet_accepted_draft_tokens": ("Those that turned out right.", stats.accepted_draft_tokens),
+            "ramet_late_masks": ("Rows lost because a grammar's mask was late.", stats.late_masks),
+            "ramet_grammar_hits": ("Grammars asked for that were known already.", stats.grammar_hits),
+            "ramet_grammar_misses": ("Grammars that had to be compiled.", stats.grammar_misses),
+            "ramet_grammars_refused": ("Those of them that were refused.", stats.refused_grammars),
+            "ramet_grammar_compile_seconds": ("Spent compiling grammars.", stats.grammar_seconds),
             "ramet_requests_aborted": ("Requests that were aborted.", stats.aborted_requests),
             "ramet_requests_failed": ("Requests that failed.", stats.failed_requests),
         }
