@@ -157,6 +157,7 @@ class Algebra:
             case Array(), Array():
                 return node_of(*arrays.intersect(left, right, self))
             case Object(), Object():
+                self._steps -= len(left.props) + len(right.props)
                 return node_of(*_bounded(lambda: objects.intersect(left, right, self)))
             case _:
                 return NEVER

@@ -12,7 +12,8 @@ from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, EMPTY, Alt, Char
 
 DEFAULT_MAX_STATES = 4_000
 _MAX_NFA_STATES = 40_000
-_MAX_TRANSITIONS = 60_000
+_MAX_WORK = 300_000
+"""Of one construction: ranges of characters times states, about 2 microseconds each."""
 _MAX_WRITTEN = 6_000
 """Nodes of a regex made from an automaton."""
 
@@ -88,7 +89,7 @@ class _Product:
         self._nfas = [_build(regex) for regex in (*required, *forbidden)]
         self._num_required = len(required)
         self._max_states = max_states
-        self._transitions = 0
+        self._work = 0
 
     def _start(self) -> tuple[State, ...]:
         return tuple(nfa.closure((0,)) for nfa in self._nfas)
@@ -105,10 +106,11 @@ class _Product:
     def _successors(self, state: tuple[State, ...]) -> list[tuple[CharSet, tuple[State, ...]]]:
         """By target: the characters that lead there. Characters that lose every hope are left out."""
         ranges: dict[tuple[State, ...], list[tuple[int, int]]] = {}
-        for low, high in self._segments(state):
-            self._transitions += 1
-            if self._transitions > _MAX_TRANSITIONS:
-                raise TooLargeError
+        segments = self._segments(state)
+        self._work += len(segments) * sum(len(part) for part in state)
+        if self._work > _MAX_WORK:
+            raise TooLargeError
+        for low, high in segments:
             target = tuple(nfa.step(part, low) for nfa, part in zip(self._nfas, state, strict=True))
             if not self._dead(target):
                 ranges.setdefault(target, []).append((low, high))

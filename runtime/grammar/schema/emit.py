@@ -9,7 +9,7 @@ from typing import TypeVar
 from ramet.runtime.grammar.schema import numbers
 from ramet.runtime.grammar.schema.algebra import Algebra
 from ramet.runtime.grammar.schema.emit_arrays import expand_array
-from ramet.runtime.grammar.schema.emit_objects import count_bounds, expand_object, forbid_names
+from ramet.runtime.grammar.schema.emit_objects import count_bounds, expand_object, forbid_names, spare_names
 from ramet.runtime.grammar.schema.emit_strings import string_patterns
 from ramet.runtime.grammar.schema.productive import option_is_productive, productive, reachable
 from ramet.runtime.grammar.schema.records import Unsupported
@@ -197,7 +197,7 @@ class Emitter:
         rest = self._schema(value.rest)
         props = {name: self._schema(node) for name, node in value.props}
         low, high = count_bounds(value)
-        classes = value.patterns
+        classes = spare_names(value, self._algebra)
         if low or high is not None:
             # An engine counts properties only where each listed one is required; a pattern can forbid a name.
             forbidden = [name for name, inner in props.items() if inner is False]

@@ -140,6 +140,8 @@ def _listed(array: Array) -> list[list[object]] | None:
         if len(found) > _MAX_ALTERNATIVES or len(level) > _MAX_ALTERNATIVES:
             return None
         choices = kinds[arrays.item(array, length)] or []
+        if len(level) * len(choices) > 20 * _MAX_ALTERNATIVES:
+            return None
         level = [
             [*values, value]
             for values, value in product(level, choices)

@@ -67,17 +67,33 @@ def forbid_names(classes: Classes, names: list[str]) -> Classes:
     """
     if not names:
         return classes
-    result: list[tuple[Regex, Node]] = []
-    try:
-        for regex, node in classes:
-            inside = [literal(name) for name in names if matches(regex, name)]
-            left = combine((regex,), inside) if inside else regex
-            if left is not None:
-                result.append((left, node))
-    except TooLargeError:
-        raise TooComplexError from None
+    result = [pair for regex, node in classes for pair in _without(regex, node, names)]
     texts = tuple(literal(name) for name in names)
     return (*result, (Alt(texts) if len(texts) > 1 else texts[0], NEVER))
+
+
+def spare_names(value: Object, algebra: Algebra) -> Classes:
+    """The classes of names of ``value`` without listed names that need not be what the class demands.
+
+    In a written schema a pattern counts for listed names too.
+
+    Raises:
+        TooComplexError: a pattern without the names is too large.
+    """
+    result: list[tuple[Regex, Node]] = []
+    for regex, node in value.patterns:
+        freer = [name for name, own in value.props if algebra.intersect(own, node) != own]
+        result += _without(regex, node, freer)
+    return tuple(result)
+
+
+def _without(regex: Regex, node: Node, names: list[str]) -> Classes:
+    try:
+        inside = [literal(name) for name in names if matches(regex, name)]
+        left = combine((regex,), inside) if inside else regex
+    except TooLargeError:
+        raise TooComplexError from None
+    return () if left is None else ((left, node),)
 
 
 def _open_names(value: Object, algebra: Algebra) -> list[Object] | None:

@@ -28,7 +28,7 @@ class SchemaLimits:
     max_length: int = 1_000_000
     """minLength and maxLength."""
     max_definitions: int = 5_000
-    max_steps: int = 60_000
+    max_steps: int = 40_000
     """Of the rewriting; bounds its time."""
 
 

@@ -148,6 +148,9 @@ def _contains(schema: dict[str, object], pointer: str, context: Context) -> tupl
         at_least = count(schema, "minContains", pointer, context.limits.max_items)
         low = 1 if at_least is None else at_least
         high = count(schema, "maxContains", pointer, context.limits.max_items)
+    if context.approximate:
+        # What is known of the items may be weaker than the schema: at most so many of more would be stricter.
+        high = None
     return (Contains(context.translate(schema["contains"], step(pointer, "contains")), low=low, high=high),)
 
 
