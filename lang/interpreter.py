@@ -78,8 +78,8 @@ class Execution:
         """None: no call is shared."""
         hoist = () if common.gate is None or not compilation.compiles else (HoistPrefix(common.gate),)
         self.pieces = Pieces(thread, compilation.pace, (*compilation.passes(), *hoist))
-        self._warming: set[asyncio.Task[None]] = set()
-        """For the loop's thread only."""
+        self._warming: set[asyncio.Task[None]] | None = set()
+        """None: nothing is computed ahead any more. For the loop's thread only."""
         self.cancelled: ProgramCancelledError | None = None
         self._lock = threading.Lock()
         self._quiet = Signal()
@@ -108,6 +108,8 @@ class Execution:
 
     def warm(self, prompt: Prompt) -> None:
         """Has the prompt computed in the background, until the body ends. On the loop's thread."""
+        if self._warming is None:
+            return
         self.branch_became_busy()
         task = asyncio.get_running_loop().create_task(self._compute(prompt))
         self._warming.add(task)
@@ -121,11 +123,13 @@ class Execution:
         await compute_ahead(self.backend, prompt)
 
     def _cancel_warming(self) -> None:
-        for task in self._warming:
+        warming, self._warming = self._warming or (), None
+        for task in warming:
             task.cancel()
 
     def _end_warming(self, task: "asyncio.Task[None]") -> None:
-        self._warming.discard(task)
+        if self._warming is not None:
+            self._warming.discard(task)
         self.branch_became_quiet()
 
     def branch_became_busy(self) -> None:
@@ -363,8 +367,10 @@ class Branch:
         match advice:
             case AwaitPrefix(gate, start):
                 await gate.arrive(start)
-            case Prewarm():
+            case Prewarm() if not self._queue:
                 self.execution.warm(self._prompt.fork())
+            case Prewarm():
+                pass  # What comes next is here already.
             case Drop(operations):
                 self._drop(operations)
 

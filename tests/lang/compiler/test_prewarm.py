@@ -108,3 +108,27 @@ def test_a_run_ends_without_waiting_for_a_computation_ahead() -> None:
         assert started.wait(timeout=60)
 
     assert program.run(backend=Endless("x"))["a"] == "x"
+
+
+def test_nothing_is_computed_ahead_once_the_body_has_ended_or_the_next_call_is_there() -> None:
+    backend = Watched({"slow": Reply("s", delay=0.2), "fast": "f", "next": "n"})
+
+    @function
+    def ended(s: ProgramState) -> None:
+        slow = s.fork(1)[0]
+        slow += gen("slow") + LONG
+        s += gen("fast")
+        s["fast"]
+
+    @function
+    def told(s: ProgramState) -> None:
+        slow = s.fork(1)[0]
+        slow += gen("slow") + LONG
+        s += gen("fast")
+        s["fast"]
+        slow += gen("next")
+        assert slow["next"] == "n"
+
+    for program in (ended, told):
+        program.run(backend=backend)
+    assert backend.prefilled == []
