@@ -89,13 +89,24 @@ class GuidanceBackend:
         matcher = _matcher_type()(self._tokenizer, grammar, log_level=0, limits=limits)
         compiled = CompiledGuidance(matcher, self._spellings)
         try:
-            # Some limits are met, and some contradictions found, only when the first mask is computed.
-            compiled.matcher().fill_bitmask(np.zeros(self._spellings.num_words, dtype=np.int32))
+            self._try_out(compiled.matcher())
         except RequestFailedError as error:
             raise UnsupportedConstraintError(
                 f"the constraint cannot be enforced by llguidance: {error}", field="grammar"
             ) from None
         return compiled
+
+    def _try_out(self, matcher: GuardedMatcher) -> None:
+        """Some limits are met, and some contradictions found, only when a mask is computed: the first, or the
+        one behind the first token. Raises RequestFailedError.
+        """
+        row = np.zeros(self._spellings.num_words, dtype=np.int32)
+        matcher.fill_bitmask(row)
+        (words,) = np.nonzero(row)
+        bits = int(row[words[0]]) & 0xFFFFFFFF
+        token_id = int(words[0]) * 32 + (bits & -bits).bit_length() - 1
+        if matcher.accept(token_id) and not matcher.is_terminated():
+            matcher.fill_bitmask(row)
 
     def _compile_pattern(self, pattern: str) -> "CompiledGuidance":
         return self.compile_lark(f"{HEADER}start: {lark_regex(pattern)}\n")

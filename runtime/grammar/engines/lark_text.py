@@ -16,8 +16,9 @@ HEADER = '%llguidance {"no_forcing": true}\n'
 """Of each grammar. Without it a mask leaves only llguidance's own spelling of a text that must come: it is no
 more the set of tokens that the grammar allows, and depends on a tokenizer's code, not on its vocabulary
 alone."""
-MAX_GBNF_RULES = 2_000
-"""The conversion takes time that grows with the square of their number."""
+MAX_GBNF_RULES = 500
+MAX_GBNF_CHARS = 1 << 16
+"""The conversion takes time that grows with the square of both."""
 
 _GBNF_RULE = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)
 _PIECES = re.compile(
@@ -148,9 +149,11 @@ def _lark_of_gbnf(grammar: str) -> str:
         raise InvalidRequestError(
             "grammars need llguidance: pip install 'llguidance>=1.9,<2'", field="grammar"
         ) from error
-    if (num_rules := len(_GBNF_RULE.findall(grammar))) > MAX_GBNF_RULES:
+    if (num_rules := len(_GBNF_RULE.findall(grammar))) > MAX_GBNF_RULES or len(grammar) > MAX_GBNF_CHARS:
         raise _refused(
-            f"it has {num_rules} rules; GBNF is converted up to {MAX_GBNF_RULES}", "write the grammar as Lark"
+            f"it has {num_rules} rules in {len(grammar)} characters; llguidance is given GBNF of up to "
+            f"{MAX_GBNF_RULES} rules in {MAX_GBNF_CHARS} characters",
+            "write the grammar as Lark",
         )
     try:
         return gbnf_to_lark("".join(_plain_gbnf(grammar))).removeprefix("%llguidance {}")

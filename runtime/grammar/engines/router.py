@@ -2,6 +2,7 @@
 names."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -25,6 +26,8 @@ from ramet.runtime.protocol import (
     UnsupportedConstraintError,
 )
 
+MAX_PLANS = 16
+"""Plans of schemas that are kept: whether a schema needs a probe is asked before it is compiled."""
 PROBE_BUILDER = "ramet.runtime.grammar.engines.router:EngineRouter"
 
 
@@ -41,6 +44,7 @@ class EngineRouter:
         self._choices = ChoiceBackend(vocabulary)
         self._spellings = Spellings(vocabulary, lambda: self._choices.tokens)
         self._prefixes = PrefixBackend(self, lambda: self._choices.tokens)
+        self._plan = lru_cache(maxsize=MAX_PLANS)(plan)
         self._guidance = GuidanceBackend(self._spellings)
         self._xgrammar = XgrammarBackend(self._spellings)
         self._outlines = OutlinesBackend(self._spellings)
@@ -71,19 +75,22 @@ class EngineRouter:
                 return self._prefixes.compile(spec)
 
     def needs_probe(self, spec: GrammarSpec) -> bool:
-        """Whether ``compile`` could hang, or take all memory, or end the process."""
+        """Whether ``compile`` could hang, or take all memory, or end the process.
+
+        Raises InvalidRequestError: the spec is malformed, or no engine enforces it.
+        """
         match spec:
             case Prefix():
                 return spec.inner is not None and self.needs_probe(spec.inner)
             case JsonSchema(backend="auto"):
-                return plan(spec.schema).engines[:1] == ("xgrammar",)
+                return self._plan(spec.schema).engines[:1] == ("xgrammar",)
             case Ebnf(backend="auto") | StructuralTag(backend="auto"):
                 return self._is_refused_by_guidance(spec)
             case _:
                 return spec.backend in ("xgrammar", "outlines")
 
     def _schema(self, spec: JsonSchema) -> CompiledGrammar:
-        planned = plan(spec.schema)
+        planned = self._plan(spec.schema)
         match planned.choose(None if spec.backend == "auto" else spec.backend):
             case "llguidance":
                 return self._guidance.compile_schema(planned, spec.max_whitespace)

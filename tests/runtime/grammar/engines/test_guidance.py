@@ -183,6 +183,8 @@ def test_what_llguidance_refuses_is_refused_by_name(tiny_router: EngineRouter) -
         (Ebnf("start: nobody"), "cannot be enforced by llguidance"),
         (Regex("[\u4e00-\u9fff]"), "nothing that this model can write matches it"),
         (Ebnf('start: "\u4e00"'), "nothing that this model can write"),
+        (Ebnf("start: " + " | ".join(f'"w{n}"' for n in range(3_000))), "row has 3001 items"),
+        (Ebnf("start: " + " | ".join(f'"w{n}"' for n in range(3_000))), "Current row has 3001 items"),
     ):
         with pytest.raises(UnsupportedConstraintError, match=problem) as caught:
             tiny_router.compile(spec)
