@@ -31,6 +31,7 @@ TESTED = {
     "score_options",
     "skeleton_of_thought",
     "streaming",
+    "tool_calls",
     "tree_of_thought",
 }
 

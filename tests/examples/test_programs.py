@@ -119,3 +119,15 @@ def test_agent_memory(engine: Any) -> None:
     states = module.main(engine)
     assert [state.ret_value for state in states] == [state["action"] for state in states]
     assert cached_share(engine) > 0.8
+
+
+def test_tool_calls(engine: Any) -> None:
+    if "json_schema" not in engine.info.grammars:
+        pytest.skip("no grammar backend for JSON schemas is installed")
+    module = load("tool_calls")
+    for state in module.main(engine):
+        calls = state.get_meta_info("answer")["tool_calls"]
+        assert 1 <= len(calls) <= 2
+        assert {call["name"] for call in calls} <= {"price", "reserve"}
+        # What does not fit the hints was not even generated, so nothing but the shop itself can say no.
+        assert all(call["error"] is None or "there are only" in str(call["error"]) for call in calls)

@@ -33,6 +33,7 @@ class SayingEngine:
     answers: list[str]
     grammars: tuple[str, ...] = ("choice", "json_schema")
     prompts: list[str] = field(default_factory=list)
+    prompt_ids: list[list[int]] = field(default_factory=list)
     asked: list[SamplingParams] = field(default_factory=list)
 
     @property
@@ -55,6 +56,7 @@ class SayingEngine:
         cache_salt: str,
     ) -> SayingStream:
         self.prompts.append(self.tokenizer.decode(list(prompts), skip_special_tokens=False))
+        self.prompt_ids.append(list(prompts))
         self.asked.append(sampling_params)
         answer = self.answers[len(self.asked) - 1]
         ids = self.tokenizer.encode(answer, at_start=False)
