@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from ramet.lang import (
     separate_reasoning,
     user,
 )
-from ramet.lang.backends.base import Capabilities
+from ramet.lang.backends.base import Capabilities, GenerateDelta, Prompt, ToolCall, ToolOffer
 from ramet.lang.backends.recording import RecordingBackend, ReplayBackend
-from ramet.lang.backends.scripted import Reply, Script, ScriptedBackend
-from ramet.runtime.protocol import InvalidRequestError
+from ramet.lang.backends.scripted import Reply, Script, ScriptedAnswers, ScriptedBackend
+from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
+from ramet.lang.loop_thread import bodies_loop
+from ramet.runtime.protocol import FinishReason, InvalidRequestError, ProgramTag, SamplingParams
 
 
 def add(a: int, b: int) -> int:
@@ -265,3 +268,96 @@ def test_where_tools_cannot_be() -> None:
     plain = ScriptedBackend(capabilities=Capabilities(name="plain"))
     with pytest.raises(UnsupportedError, match="plain has no tools"):
         agent.run([add], backend=plain)
+
+
+class Stubborn(ScriptedAnswers):
+    """A model that calls whatever it is offered, and more."""
+
+    async def generate(
+        self,
+        transcript: Transcript,
+        params: SamplingParams,
+        *,
+        tag: ProgramTag,
+        priority: int,
+        offer: ToolOffer | None,
+    ) -> AsyncGenerator[GenerateDelta, None]:
+        made = (
+            ToolCall(id="1", name="sub", arguments="{}"),
+            ToolCall(id="2", name="add", arguments="{"),
+        )
+        yield GenerateDelta(finish_reason=FinishReason.STOP, tool_calls=made)
+
+
+class StubbornBackend(ScriptedBackend):
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        return TranscriptPrompt(Stubborn(self), Transcript())
+
+
+def test_a_backend_that_does_not_hold_the_model_is_noticed() -> None:
+    with pytest.raises(UnsupportedError, match="was offered no tools, and called one"):
+        agent.run([add], {"max_tool_rounds": 1}, backend=StubbornBackend())
+    with pytest.raises(ToolError, match="there is no tool 'sub'; there are add"):
+        agent.run([add], {"on_tool_error": "raise"}, backend=StubbornBackend())
+
+
+class PlainPrompt:
+    """A prompt that takes no tools."""
+
+    def __init__(self, inner: Prompt) -> None:
+        for name in ("append_text", "begin_role", "end_role", "text", "messages", "generate", "fork"):
+            setattr(self, name, getattr(inner, name))
+
+
+class BoastingBackend(ScriptedBackend):
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        return PlainPrompt(super().prompt())  # type: ignore[return-value]
+
+
+def test_a_backend_that_boasts_of_tools_is_noticed() -> None:
+    with pytest.raises(UnsupportedError, match="PlainPrompt says that it has tools, and takes none"):
+        agent.run([add], backend=BoastingBackend())
+
+
+def test_all_that_was_said_on_the_way_is_in_a_scope() -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        with s.assistant(), s.var_scope("whole"):
+            s += "Well. " + gen("answer", tools=[add])
+
+    script: list[Script] = [calls(("add", {"a": 1, "b": 1}), text="Let me see."), "Two."]
+    state = program.run(backend=ScriptedBackend(script))
+    assert state["whole"] == "Well. Let me see.Two."
+    assert state["answer"] == "Two."
+
+
+def test_parallel_calls_run_at_once() -> None:
+    first, second = threading.Event(), threading.Event()
+
+    def one() -> bool:
+        first.set()
+        return second.wait(10)
+
+    def two() -> bool:
+        second.set()
+        return first.wait(10)
+
+    state = agent.run([one, two], backend=ScriptedBackend([calls(("one", {}), ("two", {})), "done"]))
+    assert [call["result"] for call in state.get_meta_info("answer")["tool_calls"]] == [True, True]
+
+
+def test_the_first_failure_of_parallel_calls_ends_the_round() -> None:
+    ended: list[bool] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append(True)
+            raise
+
+    script = ScriptedBackend([calls(("slow", {}), ("divide", {"a": 1, "b": 0}))])
+    with pytest.raises(ToolError, match="tool divide failed"):
+        agent.run([slow, divide], {"on_tool_error": "raise"}, backend=script)
+    bodies_loop().run(asyncio.sleep(0))
+    assert ended == [True]
