@@ -8,7 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from ramet.runtime.engine.client import EngineInfo
 from ramet.runtime.engine.core import EngineCore
+from ramet.runtime.engine.face import EngineFace
+from ramet.runtime.engine.loop import EngineLoop
+from ramet.runtime.engine.threads import EngineThread
 from ramet.runtime.grammar import ChoiceBackend, GrammarCompiler
 from ramet.runtime.grammar.backend import CompiledGrammar, GrammarMatcher
 from ramet.runtime.grammar.choice import ChoiceMatcher, CompiledChoice
@@ -18,6 +22,7 @@ from ramet.runtime.grammar.service import JobThreads
 from ramet.runtime.protocol import (
     Choice,
     Ebnf,
+    EngineDeadError,
     FinishReason,
     GenerateInput,
     GrammarSpec,
@@ -294,3 +299,41 @@ def test_past_the_mask_deadline_only_that_request_fails_and_its_grammar_is_refus
     with pytest.raises(UnsupportedConstraintError, match="mask was not there"):
         bench.add("again", grammar=Regex("stuck here"))
     close(bench)
+
+
+def face_of(bench: Bench, thread: EngineThread | None = None) -> EngineFace:
+    info = EngineInfo(
+        model="speaking",
+        vocab_size=VOCAB_SIZE,
+        context_length=400,
+        kv_tokens=2000,
+        grammars=("regex", "choice"),
+    )
+    return EngineFace(EngineLoop(bench.core, info, thread), ByteTokenizer())
+
+
+def test_a_refusal_that_is_found_out_late_is_raised_as_what_it_is(bench: Bench) -> None:
+    bench.gate.open.set()
+    with face_of(bench) as engine:
+        with pytest.raises(UnsupportedConstraintError, match="write another one") as refused:
+            engine.generate("x", grammar=Regex("bad one"))
+        assert refused.value.field == "grammar"
+        with pytest.raises(UnsupportedConstraintError, match="write another one"):
+            list(engine.stream("x", grammar=Regex("bad two")))
+        params = [SamplingParams(max_tokens=2), SamplingParams(max_tokens=2, grammar=Regex("bad three"))]
+        outputs = engine.generate(["x", "x"], params, return_errors=True, progress=False)
+        assert [output.finish_reason for output in outputs] == [FinishReason.LENGTH, FinishReason.ERROR]
+        output = engine.generate("x", n=3, grammar=Regex("slow words"), max_tokens=20)
+        assert [answer.text for answer in output.outputs] == ["slow words"] * 3
+
+
+def test_closing_while_a_grammar_and_a_mask_are_stuck_does_not_wait_for_them(bench: Bench) -> None:
+    thread = EngineThread()
+    engine = face_of(bench, thread)
+    streams = [engine.stream("x", grammar=Regex(pattern)) for pattern in ("slow words", "stuck here")]
+    engine.close()
+    assert not thread._thread.is_alive()
+    assert not bench.gate.open.is_set()
+    for stream in streams:
+        with pytest.raises(EngineDeadError):
+            list(stream)
