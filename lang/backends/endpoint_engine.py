@@ -26,6 +26,12 @@ from ramet.runtime.protocol import (
 from ramet.runtime.tokenizer import FastTokenizer, Tokenizer, TokenizerSpec
 
 
+class _Stats(msgspec.Struct):
+    """Of what /stats tells, what every engine has."""
+
+    engine: dict[str, Any]
+
+
 class HttpEngine:
     """A TokenEngine. Its constructor asks the server for its model and tokenizer, and waits for the answer.
 
@@ -118,8 +124,12 @@ class HttpEngine:
         return msgspec.json.decode(answer, type=wire.FlushCacheResponse).num_tokens
 
     def stats(self) -> dict[str, Any]:
-        """The server's counters, as it tells them."""
-        return msgspec.json.decode(self._ask("GET", wire.STATS_ROUTE), type=dict[str, Any])
+        """The counters of the server's engine."""
+        answer = self._ask("GET", wire.STATS_ROUTE)
+        try:
+            return msgspec.json.decode(answer, type=_Stats).engine
+        except msgspec.DecodeError as error:
+            raise self._foreign(wire.STATS_ROUTE, error) from error
 
     async def aclose(self) -> None:
         await self._client.aclose()

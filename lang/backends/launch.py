@@ -56,14 +56,15 @@ class Runtime(RuntimeEndpoint):
         **options: Option,
     ) -> None:
         port = _free_port() if port is None else port
-        key = secrets.token_urlsafe(24)
+        self.api_key = secrets.token_urlsafe(24)
+        """What other clients of the server have to send."""
         fixed = {"model": model, "host": "127.0.0.1", "port": port, "start_timeout": start_timeout}
         arguments = arguments_of({**fixed, **options})
         # The file goes on as long as somebody writes to it or reads it.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [*command, "serve", *arguments],
-            env=child_environment(RAMET_API_KEY=key),
+            env=child_environment(RAMET_API_KEY=self.api_key),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -73,7 +74,7 @@ class Runtime(RuntimeEndpoint):
         self._finalizer = weakref.finalize(self, _stop, self._process, self._log)
         try:
             self._wait(f"http://127.0.0.1:{port}", start_timeout)
-            super().__init__(f"http://127.0.0.1:{port}", key, connection=connection)
+            super().__init__(f"http://127.0.0.1:{port}", self.api_key, connection=connection)
         except BaseException:
             self._finalizer()
             raise

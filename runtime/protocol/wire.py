@@ -10,7 +10,7 @@
     POST /tokenize      TokenizeRequest -> TokenizeResponse
     POST /detokenize    DetokenizeRequest -> DetokenizeResponse
     POST /flush_cache   FlushCacheResponse
-    GET  /stats         the engine's counters
+    GET  /stats         an object; its ``engine`` has the engine's counters
     GET  /health        200 once requests are taken
 
 All bodies are JSON, but for the tokenizer's. What goes wrong is answered with ErrorBody and the status that

@@ -2,15 +2,16 @@
 
 import gc
 import os
+import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import ramet
 from ramet.lang.backends.launch import Runtime, arguments_of
-from ramet.lang.backends.local import LocalBackend
 from ramet.runtime.protocol import EngineDeadError
 
 FAKE = (sys.executable, "-m", "tests.lang.backends.fake_serve")
@@ -69,12 +70,65 @@ def test_the_command_line() -> None:
     ]  # fmt: skip
 
 
+@ramet.function
+def choose(s: Any) -> None:
+    s += "The capital of France is" + ramet.select("x", choices=[" Berlin", " Paris", " Rome"])
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Runtime]:
+    with Runtime(kv_tokens=4096, context_length=1024, threads=1) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="module")
+def over_openai(real: Runtime) -> Iterator[ramet.OpenAI]:
+    url = f"{real.base_url}/v1"
+    with ramet.OpenAI("smollm2", base_url=url, api_key=real.api_key, flavour="ramet") as backend:
+        yield backend
+
+
 @pytest.mark.slow
-def test_the_real_server() -> None:
-    with Runtime(kv_tokens=2048, context_length=1024, threads=1) as runtime:
-        state = ask.run(backend=runtime)
-        assert state["x"]
-        with ramet.Engine(kv_tokens=2048, context_length=1024, threads=1) as engine:
-            here = ask.run(backend=LocalBackend(engine))
-        assert here["x"] == state["x"]
-        assert here.get_meta_info("x")["token_ids"] == state.get_meta_info("x")["token_ids"]
+def test_the_real_server_is_the_engine(real: Runtime) -> None:
+    there = [program.run(backend=real) for program in (ask, choose)]
+    with ramet.Engine(kv_tokens=2048, context_length=1024, threads=1) as engine:
+        here = [program.run(backend=engine) for program in (ask, choose)]
+    assert [state["x"] for state in there] == [state["x"] for state in here]
+    assert there[0].get_meta_info("x")["token_ids"] == here[0].get_meta_info("x")["token_ids"]
+    assert there[1].get_meta_info("x")["scores"] == here[1].get_meta_info("x")["scores"]
+    ramet.flush_cache(real)
+    stats = ramet.get_server_info(real)["stats"]
+    assert isinstance(stats, dict)
+    assert stats["finished_requests"] >= 2
+    assert stats["running_requests"] == 0
+
+
+@pytest.mark.slow
+def test_the_real_server_by_openais_api(real: Runtime, over_openai: ramet.OpenAI) -> None:
+    for program in (ask, choose):
+        there, by_api = program.run(backend=real), program.run(backend=over_openai)
+        assert by_api["x"] == there["x"]
+    # No token is healed at this seam, so both score the same tokens.
+    assert by_api.get_meta_info("x")["scores"] == pytest.approx(there.get_meta_info("x")["scores"])
+
+
+@ramet.function
+def constrained(s: Any, **options: Any) -> None:
+    s += ramet.user("How many?") + ramet.assistant(ramet.gen("x", max_tokens=40, temperature=0, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"regex": "[0-9]{3}"}, "[0-9]{3}"),
+        ({"dtype": bool}, "True|False"),
+        ({"ebnf": 'root ::= "yes" | "no"'}, "yes|no"),
+        ({"json_schema": {"type": "object", "properties": {}, "additionalProperties": False}}, r"\{\s*\}"),
+        ({"stop_regex": "[a-z]"}, "[^a-z]*"),
+    ],
+)
+def test_the_real_server_holds_its_model(
+    over_openai: ramet.OpenAI, options: dict[str, Any], pattern: str
+) -> None:
+    assert re.fullmatch(pattern, str(constrained.run(backend=over_openai, **options)["x"]))

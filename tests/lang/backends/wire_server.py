@@ -8,7 +8,7 @@ import msgspec
 from ramet.runtime.engine import EngineFace
 from ramet.runtime.protocol import RametError, wire
 from ramet.runtime.tokenizer import FastTokenizer
-from tests.lang.backends.loopback import Answer, Handler, Request
+from tests.lang.backends.loopback import Answer, Handler, Request, of_json
 
 
 def wire_handler(face: EngineFace, *, api_key: str | None = None) -> Handler:
@@ -54,7 +54,7 @@ async def _routed(face: EngineFace, request: Request) -> Answer:
             num_tokens = await asyncio.to_thread(face.flush_cache)
             return _said(wire.FlushCacheResponse(num_tokens=num_tokens))
         case wire.STATS_ROUTE:
-            return _said(await asyncio.to_thread(face.stats))
+            return of_json({"engine": msgspec.to_builtins(await asyncio.to_thread(face.stats))})
         case _:
             return Answer(404, b'{"detail": "Not Found"}')
 
