@@ -5,11 +5,12 @@ cost.
     python -m benchmarks.structured --systems ramet,llguidance,llguidance-lenient,xgrammar --out
     benchmarks/results
 
-Each schema of MaskBench comes with values that it accepts and values that it does not. A value is written as
-JSON, tokenised, and led through the grammar; it is accepted if every token, and a stop token behind the last,
-is in the mask. Properties are generated in the order in which they are declared, so a value whose text is not
-accepted is tried once more in that order. ``ramet`` is what requests get; the others are engines alone, as
-libraries. Every system runs in a child process, which is replaced if a schema takes it longer than the limit.
+Each schema of MaskBench, and of the test suite of draft 2020-12, comes with values that it accepts and values
+that it does not. A value is written as JSON, tokenised, and led through the grammar; it is accepted if every
+token, and a stop token behind the last, is in the mask. Properties are generated in the order in which they are
+declared, so a value whose text is not accepted is tried once more in that order. ``ramet`` is what requests
+get; the others are engines alone, as libraries. Every system runs in a child process, which is replaced if a
+schema takes it longer than the limit.
 """
 
 import argparse
@@ -40,6 +41,8 @@ from ramet.runtime.protocol import InvalidRequestError, JsonSchema, RequestFaile
 from ramet.runtime.tokenizer import FastTokenizer
 
 DATA = Path("data/maskbench_400.jsonl.gz")
+SUITE = Path("data/json_schema_test_suite_2020-12.jsonl.gz")
+SETS = ("maskbench", "suite")
 QUICK_CASES = 40
 LIMIT_SECONDS = 20.0
 START_SECONDS = 120.0
@@ -76,25 +79,27 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(arguments: Sequence[str] | None = None) -> Record:
     options = parse(arguments)
-    samples, notes = [], []
-    try:
-        cases = read_cases(options.cases)
-    except SharedDataMissingError as error:
-        cases = []
-        notes.append(f"MaskBench left out: {error}")
-    for system in options.systems if cases else ():
-        outcomes = run_system(system, options.model, cases, options.limit)
-        samples.append(Sample(case="maskbench", system=system, metrics=summary(outcomes)))
-        notes += [
-            f"{system} {case['name']}: {verdict}"
-            for case, outcome in zip(cases, outcomes, strict=True)
-            if (verdict := verdict_of(outcome)) is not None
-        ]
-    settings: dict[str, object] = {"model": options.model, "cases": len(cases), "limit": options.limit}
+    samples: list[Sample] = []
+    notes: list[str] = []
+    for name in options.sets:
+        try:
+            cases = read_cases(options.cases) if name == "maskbench" else read_suite(options.cases)
+        except SharedDataMissingError as error:
+            notes.append(f"{name} left out: {error}")
+            continue
+        for system in options.systems:
+            outcomes = run_system(system, options.model, cases, options.limit)
+            samples.append(Sample(case=name, system=system, metrics=summary(outcomes)))
+            notes += [
+                f"{system} {case['name']}: {verdict}"
+                for case, outcome in zip(cases, outcomes, strict=True)
+                if (verdict := verdict_of(outcome)) is not None
+            ]
+    settings: dict[str, object] = {"model": options.model, "cases": options.cases, "limit": options.limit}
     record = new_record("structured", samples=samples, seed=0, settings=settings, notes=notes)
     console = table_console()
     print_table(console, "JSON schemas", record.medians, COLUMNS)
-    for note in notes if options.verbose or not cases else ():
+    for note in notes if options.verbose or not samples else ():
         console.print(note, markup=False)
     if options.out is not None:
         write(record, options.out)
@@ -107,24 +112,42 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", default="smollm2", help="whose tokenizer (default: smollm2)")
     parser.add_argument("--systems", default=",".join(SYSTEMS[:3]), help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--sets", default="maskbench", help=f"of {', '.join(SETS)} (draft 2020-12's own)")
     parser.add_argument("--cases", type=int, help="schemas (default: all)")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a schema may take")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} schemas")
     parser.add_argument("--verbose", action="store_true", help="name every schema that is not as expected")
     parser.add_argument("--out", type=Path, help="folder for structured.json; absent: print only")
     options = parser.parse_args(arguments)
-    options.systems = options.systems.split(",")
-    if unknown := [name for name in options.systems if name not in SYSTEMS]:
-        parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
+    options.systems, options.sets = options.systems.split(","), options.sets.split(",")
+    for given, known in ((options.systems, SYSTEMS), (options.sets, SETS)):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
     if options.cases is None and options.quick:
         options.cases = QUICK_CASES
     return options
 
 
 def read_cases(limit: int | None) -> list[dict[str, Any]]:
-    """Schemas with their values. Raises SharedDataMissingError without them."""
+    """MaskBench's schemas with their values. Raises SharedDataMissingError without them."""
     with gzip.open(shared_file(DATA), "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file][:limit]
+
+
+def read_suite(limit: int | None) -> list[dict[str, Any]]:
+    """The tests that come with draft 2020-12, one case a schema. Raises SharedDataMissingError without them."""
+    with gzip.open(shared_file(SUITE), "rt", encoding="utf-8") as file:
+        files = [json.loads(line) for line in file]
+    cases = [
+        {
+            "name": f"{entry['file']}: {group['description']}",
+            "schema": group["schema"],
+            "tests": group["tests"],
+        }
+        for entry in files
+        for group in entry["groups"]
+    ]
+    return cases[:limit]
 
 
 def run_system(system: str, model: str, cases: Sequence[Mapping[str, Any]], limit: float) -> list[Outcome]:
@@ -219,6 +242,8 @@ class Bench:
                 return self._xgrammar.compile_schema(SchemaPlan(source=text, text=text), 8)
             case _:
                 options = {**schema_policy(8), "lenient": self._system == "llguidance-lenient"}
+                if schema is False:
+                    raise ValueError("no value meets false")
                 document = {} if schema is True else {**schema, "x-guidance": options}
                 return self._guidance.compile_lark(f"{HEADER}start: %json {json.dumps(document)}\n")
 

@@ -10,11 +10,13 @@ import pytest
 from benchmarks.record import read
 from benchmarks.structured import (
     DATA,
+    SUITE,
     Bench,
     Outcome,
     main,
     parse,
     read_cases,
+    read_suite,
     run_system,
     summary,
     verdict_of,
@@ -53,6 +55,9 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--systems", "ramet,nothing"])
     assert "unknown nothing; there are ramet" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["--sets", "nothing"])
+    assert "there are maskbench, suite" in capsys.readouterr().err
 
 
 def test_each_system_says_what_became_of_a_schema(smollm2: FastTokenizer) -> None:  # noqa: F811
@@ -84,13 +89,23 @@ def write_cases(folder: Path) -> None:
         file.writelines(json.dumps(case) + "\n" for case in CASES)
 
 
+def test_the_suite_has_a_case_for_each_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMET_SHARED", str(tmp_path))
+    (tmp_path / SUITE.parent).mkdir()
+    group = {"description": "numbers", "schema": True, "tests": []}
+    with gzip.open(tmp_path / SUITE, "wt", encoding="utf-8") as file:
+        file.write(json.dumps({"file": "a.json", "groups": [group, group]}) + "\n")
+    assert [case["name"] for case in read_suite(None)] == ["a.json: numbers"] * 2
+    assert len(read_suite(1)) == 1
+
+
 def test_without_the_data_there_is_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAMET_SHARED", str(tmp_path / "nowhere"))
-    record = main([])
+    record = main(["--sets", "maskbench,suite"])
     assert record.medians == []
-    assert any("MaskBench left out" in note for note in record.notes)
+    assert any("maskbench left out" in note for note in record.notes)
     assert "left out" in capsys.readouterr().out
 
 
