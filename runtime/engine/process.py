@@ -1,11 +1,14 @@
 """EngineProcess: the engine in a process of its own, behind the same face."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.face import EngineFace
 from ramet.runtime.engine.remote import RemoteClient
+from ramet.runtime.engine.supervisor import SupervisedClient
+from ramet.runtime.protocol import EngineDeadError
 from ramet.runtime.tokenizer import FastTokenizer, TokenizerSpec
 
 DEFAULT_BUILDER = "ramet.runtime.engine.build:build_engine"
@@ -22,6 +25,8 @@ class EngineProcess(EngineFace):
     Args:
         model: as Engine's.
         start_timeout: seconds within which the model must be loaded (and downloaded, for a hub id seen first).
+        supervised: a child that dies is started again, and what was in flight goes on where it stopped
+            (see SupervisedClient).
         builder: ``module:function`` that builds the engine in the child from the EngineConfig.
         settings: the fields of EngineConfig.
 
@@ -35,23 +40,29 @@ class EngineProcess(EngineFace):
         model: "str | os.PathLike[str]" = "smollm2",
         *,
         start_timeout: float = 600.0,
+        supervised: bool = False,
         builder: str = DEFAULT_BUILDER,
         **settings: Any,
     ) -> None:
-        client = RemoteClient(EngineConfig.of(model, settings), builder=builder, start_timeout=start_timeout)
+        config = EngineConfig.of(model, settings)
+
+        def start(on_death: Callable[[EngineDeadError], None] | None = None) -> RemoteClient:
+            return RemoteClient(config, builder=builder, start_timeout=start_timeout, on_death=on_death)
+
+        client = SupervisedClient(start, seed=config.seed) if supervised else start()
         try:
             tokenizer = FastTokenizer(client.ready.tokenizer)
         except BaseException:
             client.close()
             raise
         super().__init__(client, tokenizer)
-        self._pid = client.pid
+        self._process_client = client
         self._tokenizer_spec = client.ready.tokenizer
 
     @property
     def pid(self) -> int:
         """Of the engine's process."""
-        return self._pid
+        return self._process_client.pid
 
     @property
     def tokenizer_spec(self) -> TokenizerSpec:

@@ -6,7 +6,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
@@ -56,7 +56,18 @@ class RemoteClient:
         EngineDeadError: the process ended or did not answer within ``start_timeout`` seconds.
     """
 
-    def __init__(self, config: EngineConfig, *, builder: str, start_timeout: float) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        builder: str,
+        start_timeout: float,
+        on_death: Callable[[EngineDeadError], None] | None = None,
+    ) -> None:
+        """``on_death``: called once, by this client's own thread and as its last work, when the process has
+        ended after it was ready, unless this client was closed."""
+        self._on_death = on_death
+        self._is_closed = False
         self._child = EngineChild(config, builder)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -139,6 +150,7 @@ class RemoteClient:
         if not self._home.is_here:
             return
         with self._lock:
+            self._is_closed = True
             if self._death is None:
                 self._die(EngineDeadError("the engine was closed; create a new one"))
                 self._post(None)
@@ -199,6 +211,9 @@ class RemoteClient:
         with self._lock:
             os.close(self._wake_read)
             os.close(self._wake_write)
+            death = self._death
+        if self._on_death is not None and self._is_ready and not self._is_closed and death is not None:
+            self._on_death(death)
 
     def _talk(self, requests: "zmq.Socket[bytes]", replies: "zmq.Socket[bytes]") -> bool:
         """Returns whether the process ends by itself: it has ended, or it was told to."""

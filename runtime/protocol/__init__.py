@@ -2,6 +2,7 @@
 
 from ramet.runtime.protocol.errors import (
     EngineDeadError,
+    EngineRestartingError,
     InvalidRequestError,
     ModelLoadError,
     PromptTooLongError,
@@ -36,6 +37,7 @@ __all__ = [
     "Choice",
     "Ebnf",
     "EngineDeadError",
+    "EngineRestartingError",
     "FinishReason",
     "GenerateInput",
     "GrammarSpec",

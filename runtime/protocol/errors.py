@@ -9,6 +9,7 @@ RametError
 ├── RequestAbortedError                the request was aborted before it finished
 ├── RequestFailedError                 the runtime failed while it computed this request
 └── EngineDeadError                    the engine (thread or process) is gone; nothing more can be computed
+    └── EngineRestartingError          ... by it; a new one is being started
 """
 
 
@@ -53,3 +54,7 @@ class RequestFailedError(RametError):
 
 class EngineDeadError(RametError):
     """The engine is gone: it was closed, or its process died."""
+
+
+class EngineRestartingError(EngineDeadError):
+    """The engine's process died, and a new one is being started. Requests wait for it; it has no numbers."""

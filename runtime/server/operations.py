@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ramet.runtime.engine import EngineStats
-from ramet.runtime.protocol import EngineDeadError, RametError
+from ramet.runtime.protocol import EngineDeadError, EngineRestartingError, RametError
 from ramet.runtime.protocol.wire import FlushCacheResponse, ServedModel
 from ramet.runtime.server.body import convert
 from ramet.runtime.server.errors import HttpError, draining, model_not_found, native_error
@@ -25,20 +25,29 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 async def health(request: Request) -> Response:
-    """GET /health: 200 while requests are taken; 503 once the engine is gone. Never waits for a step."""
+    """GET /health: 200 while requests are taken, also while a dead engine is started again; 503 once it is gone
+    for good. Never waits for a step.
+    """
     state = state_of(request)
     try:
         state.engine.check_alive()
+    except EngineRestartingError:
+        return json_response({"status": "restarting"})
     except EngineDeadError as error:
         raise native_error(error) from error
     return json_response({"status": "ok"})
 
 
 async def ready(request: Request) -> Response:
-    """GET /ready: 200 while new requests are let in; 503 while the server drains or the engine is gone."""
-    if state_of(request).gateway.is_draining:
+    """GET /ready: 200 while requests are computed; 503 while the server drains or there is no engine."""
+    state = state_of(request)
+    if state.gateway.is_draining:
         raise draining()
-    return await health(request)
+    try:
+        state.engine.check_alive()
+    except EngineDeadError as error:
+        raise native_error(error) from error
+    return json_response({"status": "ok"})
 
 
 async def models(request: Request) -> Response:

@@ -42,7 +42,11 @@ def serve(settings: ServeSettings, announce: Announce, *, builder: str = DEFAULT
     with (
         contextlib.closing(bound_socket(config.host, config.port)) as listener,
         EngineProcess(
-            settings.engine.model, start_timeout=settings.start_timeout, builder=builder, **_others(settings)
+            settings.engine.model,
+            start_timeout=settings.start_timeout,
+            supervised=True,
+            builder=builder,
+            **_others(settings),
         ) as engine,
     ):
         app = create_app(engine, engine.tokenizer_spec, config, width=settings.engine.max_running_requests)

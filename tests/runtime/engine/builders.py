@@ -72,6 +72,20 @@ def slow(config: EngineConfig) -> FakeBuild:
     return FakeBuild(SlowCore(), built.info, built.tokenizer_spec)
 
 
+class PoisonedCore(SlowCore):
+    """The process ends at the third token of a request whose prompt begins with 66 ("B")."""
+
+    def step(self) -> list[TextOutput]:
+        if any(request.token_ids[0] == 66 and count == 3 for request, count in self.running.values()):
+            os._exit(9)
+        return super().step()
+
+
+def poisoned(config: EngineConfig) -> FakeBuild:
+    built = counting(config)
+    return FakeBuild(PoisonedCore(), built.info, built.tokenizer_spec)
+
+
 class StuckCore(CountingCore):
     def step(self) -> list[TextOutput]:
         time.sleep(3600)

@@ -1,5 +1,6 @@
 """The server as a process: ready, serving, drained by SIGTERM, and a port that is taken."""
 
+import json
 import os
 import signal
 import socket
@@ -93,24 +94,46 @@ def _metrics(server: Started) -> str:
     return httpx.get(f"{server.url}/metrics", headers=headers, timeout=SECONDS).text
 
 
-def test_an_engine_that_is_killed_is_told_at_once() -> None:
+def test_a_stream_goes_on_where_it_stopped_when_the_engine_is_killed() -> None:
     with started() as server:
+        body = {"prompt": "slow", "max_tokens": 400, "temperature": 1, "seed": 3, "logprobs": 0}
+        undisturbed = server.post(body).json()["choices"][0]
+        assert httpx.get(f"{server.url}/ready", timeout=SECONDS).status_code == 200
         with httpx.stream(
             "POST",
             f"{server.url}/v1/completions",
-            json={"prompt": "slow", "max_tokens": 1900, "stream": True},
+            json={**body, "stream": True},
             headers={"authorization": "Bearer secret"},
             timeout=SECONDS,
         ) as response:
             lines = response.iter_lines()
-            next(lines)
+            received = [next(lines)]
             os.kill(server.engine_pid, signal.SIGKILL)
-            *_, last = [line for line in lines if line]
-        assert '"engine_dead"' in last
-        assert httpx.get(f"{server.url}/health", timeout=SECONDS).status_code == 503
+            statuses = _until_ready(server)
+            received += lines
+        assert received[-2:] == ["data: [DONE]", ""]
+        chunks = [json.loads(line.removeprefix("data: ")) for line in received[:-2] if line]
+        parts = [chunk["choices"][0] for chunk in chunks]
+        assert "".join(part["text"] for part in parts) == undisturbed["text"]
+        logprobs = [value for part in parts if part["logprobs"] for value in part["logprobs"]["token_logprobs"]]
+        assert logprobs == undisturbed["logprobs"]["token_logprobs"]
+        assert (503, 200) in statuses, "while it starts again, the server lives and is not ready"
         server.process.send_signal(signal.SIGINT)
         server.process.communicate(timeout=SECONDS)
     assert server.process.returncode == 0
+
+
+def _until_ready(server: Started) -> set[tuple[int, int]]:
+    """The statuses of /ready and /health, seen together, until the engine was gone and is back."""
+    seen: set[tuple[int, int]] = set()
+    statuses = (0, 0)
+    while (503, 200) not in seen or statuses != (200, 200):
+        statuses = (
+            httpx.get(f"{server.url}/ready", timeout=SECONDS).status_code,
+            httpx.get(f"{server.url}/health", timeout=SECONDS).status_code,
+        )
+        seen.add(statuses)
+    return seen
 
 
 def test_a_port_that_is_taken_is_named() -> None:
