@@ -47,7 +47,8 @@ from ramet.runtime.grammar.schema.translate_scalars import (
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _OWN = frozenset({"type", *NUMBER_KEYWORDS, *STRING_KEYWORDS, *ARRAY_KEYWORDS, *OBJECT_KEYWORDS})
 _COMBINING = frozenset({"oneOf", "not", "if", "allOf", "anyOf", "dependencies", "dependentSchemas"})
-_LATE = frozenset({"oneOf", "not", "if"})
+_LATE = frozenset({"oneOf", "not", "if", "dependencies", "dependentRequired", "dependentSchemas"})
+"""Read after the others, which narrow the value and set the order of its properties."""
 _NO_OBJECTS = (Literal((NULL, TRUE, FALSE)), NUMBER, STRING, ARRAY)
 _SINCE = {
     "const": 6,
