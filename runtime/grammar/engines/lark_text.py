@@ -163,6 +163,13 @@ def _lark_of_gbnf(grammar: str) -> str:
         raise InvalidRequestError(f"the GBNF grammar is not valid: {error}", field="grammar") from None
 
 
+def gbnf_without_dots(grammar: str) -> str:
+    """GBNF with ``.`` as the set of all characters, for readers that do not know it."""
+    return _GBNF_PIECES.sub(
+        lambda piece: "[\\x00-\\U0010ffff]" if piece.lastgroup == "dot" else piece.group(), grammar
+    )
+
+
 def _plain_gbnf(grammar: str) -> Iterator[str]:
     """The grammar with escapes that the converter gets right, and ``.`` as the set of all characters."""
     for piece in _GBNF_PIECES.finditer(grammar):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ramet.runtime.grammar.engines.full_pattern import FullPattern, full_pattern, refuse
-from ramet.runtime.grammar.engines.lark_text import schema_object, syntax_of
+from ramet.runtime.grammar.engines.lark_text import gbnf_without_dots, schema_object, syntax_of
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import (
     AnyText,
@@ -137,4 +137,4 @@ def gbnf_of(ebnf: Ebnf) -> str:
             "a grammar in Lark cannot be enforced by xgrammar; write it as GBNF, or use llguidance",
             field="grammar",
         )
-    return ebnf.grammar
+    return gbnf_without_dots(ebnf.grammar)

@@ -207,3 +207,34 @@ def test_forced_text_is_known_and_left_to_the_model(router: EngineRouter, smollm
     assert matcher.forced_bytes() == b'{"name":"'  # type: ignore[attr-defined]
     (brace,) = smollm2.encode("{")
     assert {brace, smollm2.encode('{"name')[0]} <= allowed(matcher, smollm2)
+
+
+PIECES = ["<", "f", "=", "x>", "y", "1", "2", "</f>", "<f=x>", "<f=", " ", "\n", "a", "<f=x>1</f>"]
+TAGGED = re.compile(r"(?:(?!<f=).)*(?:<f=x>(?:0|-?[1-9][0-9]*)</f>(?:(?!<f=).)*)*", re.DOTALL)
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+@given(text=st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_text_with_tags_is_what_a_plain_definition_says(
+    tiny_router: EngineRouter, backend: str, text: str
+) -> None:
+    document = {"type": "triggered_tags", "triggers": ["<f="], "tags": [tag("<f=x>", NUMBER, "</f>")]}
+    ok = tiny_takes(tiny_router.compile(StructuralTag(json.dumps(document), backend)))
+    assert ok(text) == bool(TAGGED.fullmatch(text))
+
+
+GBNF = 'root ::= item ("," item)* tail?\nitem ::= [a-b]+ | "1" [^,.] | "(" item ")"\ntail ::= "." .'
+FLAT = re.compile(
+    r"(?P<i>[ab]+|1[^,.]|\([ab]+\)|\(1[^,.]\))(,(?:[ab]+|1[^,.]|\([ab]+\)|\(1[^,.]\)))*(\..)?", re.DOTALL
+)
+
+
+@given(text=st.text("ab1,.()\n", max_size=7))
+def test_gbnf_is_never_taken_for_more_than_it_says(tiny_router: EngineRouter, text: str) -> None:
+    taken = {
+        engine: tiny_takes(tiny_router.compile(Ebnf(GBNF, backend=engine)))(text)
+        for engine in ("llguidance", "xgrammar")
+    }
+    assert taken["llguidance"] == taken["xgrammar"]
+    if "((" not in text:
+        assert taken["llguidance"] == bool(FLAT.fullmatch(text))

@@ -4,7 +4,13 @@ import re
 
 import pytest
 
-from ramet.runtime.grammar.engines.lark_text import HEADER, lark_of_ebnf, lark_regex, syntax_of
+from ramet.runtime.grammar.engines.lark_text import (
+    HEADER,
+    gbnf_without_dots,
+    lark_of_ebnf,
+    lark_regex,
+    syntax_of,
+)
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, UnsupportedConstraintError
 from tests.runtime.grammar.engines.walking import TINY
@@ -40,6 +46,10 @@ def test_gbnf_becomes_lark() -> None:
     assert f"/[\\x00-{chr(0x10FFFF)}]/" in made
     assert "#" not in made
     assert made.count("%llguidance") == 1
+
+
+def test_dots_are_spelled_out_where_they_are_dots() -> None:
+    assert gbnf_without_dots('root ::= . "." [.] # .') == 'root ::= [\\x00-\\U0010ffff] "." [.] # .'
 
 
 def test_a_schema_in_a_grammar_gets_the_runtimes_options() -> None:
