@@ -151,7 +151,7 @@ class HttpEngine:
             raise GenerationError(
                 f"{server.name} cannot be reached at {server.base_url}: {type(error).__name__}: {error}"
             ) from error
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             raise self._error(response.status_code, response.content)
         return response.content
 

@@ -92,7 +92,7 @@ class Connection:
     timeout: float = 600.0
     retries: RetryPolicy = RetryPolicy()
     max_connections: int = 256
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:
@@ -111,7 +111,7 @@ class Server:
 
     name: str
     base_url: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     connection: Connection = Connection()
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class Server:
 class HttpClient:
     """Sends JSON to one server. Usable from any event loop: each has a pool of connections of its own.
 
-    Every method raises what ``read_error`` makes of an answer of status 400 or more, and GenerationError where
+    Every method raises what ``read_error`` makes of an answer of status 300 or more, and GenerationError where
     there was none: the server cannot be reached, breaks off, or says nothing for too long.
     """
 
@@ -229,7 +229,7 @@ class HttpClient:
                     f"{type(error).__name__}: {error}"
                 ) from error
         else:
-            if response.status_code < 400:
+            if response.status_code < 300:
                 return response
             try:
                 data = await _head(response)

@@ -1,7 +1,7 @@
 """Requests of OpenAI's API, from what a program asks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ramet.lang.backends.answer_text import Reading
@@ -27,7 +27,8 @@ class Addressee:
     model: str
     flavour: Flavour
     is_chat: bool
-    extra_body: Mapping[str, Any]
+    extra_body: Mapping[str, Any] = field(repr=False)
+    """May have keys in it."""
     cache_salt: str = ""
 
     @property

@@ -69,6 +69,17 @@ def test_json_goes_there_and_back_on_one_connection() -> None:
         assert [request.connection for request in server.requests] == [0, 0]
 
 
+def test_no_secret_is_shown() -> None:
+    connection = Connection(headers={"x-more": "hidden"})
+    assert "hidden" not in repr(Server("s", "http://x", {"authorization": "hidden"}, connection))
+
+
+def test_a_redirect_is_not_followed() -> None:
+    moved = Answer(307, b"", {"location": "http://elsewhere.invalid/"})
+    with serving(in_turn(lambda: moved)) as server, pytest.raises(GenerationError, match="with status 307"):
+        used(server.url, read_all)
+
+
 def test_streams_follow_one_another_on_one_connection() -> None:
     async def twice(client: HttpClient) -> list[list[str]]:
         return [await read_all(client) for _ in range(2)]

