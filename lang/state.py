@@ -141,12 +141,21 @@ class ProgramState:
         yield
         self._outline.say(VarScopeEnd(name))
 
-    def fork(self, size: int = 1, *, return_errors: bool = False) -> "ProgramStateGroup":
+    def fork(
+        self, size: int = 1, position_ids_offset: object = None, *, return_errors: bool = False
+    ) -> "ProgramStateGroup":
         """Branches that go on from here, each on its own, at once.
 
         Where one fails the others are cancelled, and who reads or joins them gets BranchError; with
         ``return_errors`` they go on, and ``join`` puts the error in the place of the branch that failed.
+        ``position_ids_offset`` is SGLang's, where it does nothing; here it is refused.
         """
+        if position_ids_offset is not None:
+            raise self._outline.place.error(
+                ProgramStructureError,
+                f"position_ids_offset is {position_ids_offset!r}; a branch goes on at the position that it was "
+                "forked at: leave it out",
+            )
         return _fork(self._outline, self._reader, size, return_errors=return_errors)
 
     def copy(self) -> "ProgramState":

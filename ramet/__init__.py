@@ -130,9 +130,20 @@ _HOME = {
 __all__ = ["Engine", "EngineProcess", "ProgramTag", "SamplingParams", "__version__", *_BACKENDS, *_LANG]
 
 
+_ELSEWHERE = {
+    "Crusoe": "give its URL to ramet.OpenAI(base_url=...)",
+    "ServerArgs": "give them to ramet.Engine or ramet.Runtime by name",
+    "VertexAI": "use ramet.LiteLLM('vertex_ai/...')",
+    "global_config": "options are given to the backend, the program or the call",
+}
+"""Of SGLang's names those that are not here, and what to do instead."""
+
+
 def __getattr__(name: str) -> object:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
+    if name in _ELSEWHERE:
+        raise AttributeError(f"module 'ramet' has no {name}: {_ELSEWHERE[name]}")
     raise AttributeError(f"module 'ramet' has no attribute {name!r}")
 
 

@@ -217,3 +217,23 @@ def test_the_backend_is_asked_directly_and_arguments_are_bound(backend: Scripted
     assert bound.run(second="How?")["answer_2"] == "b"
     with pytest.raises(InvalidRequestError, match="did you mean 'second'"):
         two_turns.bind(secnd="x")
+
+
+def test_names_that_are_not_here_say_what_to_do() -> None:
+    for name, words in (
+        ("VertexAI", "LiteLLM"),
+        ("Crusoe", "OpenAI"),
+        ("ServerArgs", "Engine"),
+        ("global_config", "options"),
+    ):
+        with pytest.raises(AttributeError, match=f"has no {name}: .*{words}"):
+            getattr(sgl, name)
+
+
+def test_an_offset_of_positions_is_refused(backend: ScriptedBackend) -> None:
+    @sgl.function
+    def shifted(s):  # type: ignore[no-untyped-def]
+        s.fork(2, [0, 10])
+
+    with pytest.raises(sgl.ProgramStructureError, match=r"position_ids_offset is \[0, 10\]"):
+        shifted.run()
