@@ -28,6 +28,7 @@ fmt: $(VENV)/.stamp-dev
 bench: $(VENV)/.stamp-dev
 	$(BIN)/python -m benchmarks.radix --out benchmarks/results
 	$(BIN)/python -m benchmarks.offline --out benchmarks/results
+	$(BIN)/python -m benchmarks.programs --out benchmarks/results
 
 docs: $(VENV)/.stamp-dev
 	$(BIN)/python docs/build.py
