@@ -39,7 +39,8 @@ class Runtime(RuntimeEndpoint):
         start_timeout: seconds until the server has to answer; loading a large model takes minutes.
         connection: timeout, retries and how many requests run at once.
         command: how ramet is called; something like numactl may stand in front.
-        options: those of ``ramet serve``, with underscores for dashes: ``context_length=4096``.
+        options: those of ``ramet serve``, with underscores for dashes: ``context_length=4096``;
+            and ``model_path`` for the model.
 
     Raises:
         EngineDeadError: the server ended, or did not answer in time; the message has the end of what it said.
@@ -58,6 +59,8 @@ class Runtime(RuntimeEndpoint):
         port = _free_port() if port is None else port
         self.api_key = secrets.token_urlsafe(24)
         """What other clients of the server have to send."""
+        # A program of SGLang's says model_path.
+        model = model or _text(options.pop("model_path", None))
         fixed = {"model": model, "host": "127.0.0.1", "port": port, "start_timeout": start_timeout}
         arguments = arguments_of({**fixed, **options})
         # The file goes on as long as somebody writes to it or reads it.
@@ -130,6 +133,10 @@ def arguments_of(options: Mapping[str, Option]) -> list[str]:
             case _:
                 arguments += [part for one in value for part in (f"--{flag}", one)]
     return arguments
+
+
+def _text(option: Option) -> str | None:
+    return None if option is None else str(option)
 
 
 def _free_port() -> int:

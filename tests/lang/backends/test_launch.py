@@ -65,6 +65,11 @@ def test_a_server_that_ends() -> None:
         Runtime("broken", command=FAKE)
 
 
+def test_the_model_by_sglangs_name() -> None:
+    with pytest.raises(EngineDeadError, match="there is no model 'broken'"):
+        Runtime(model_path="broken", command=FAKE)
+
+
 def test_a_server_that_does_not_answer() -> None:
     with pytest.raises(EngineDeadError, match=r"within start_timeout=1\.5 s; it said:"):
         Runtime("silent", start_timeout=1.5, command=FAKE)

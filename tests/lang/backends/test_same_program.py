@@ -1,16 +1,19 @@
 """One program gives the same on every kind of backend: on a script, and on servers of each API with a model of
 the same rule behind them."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ramet
 from ramet.lang.backends.base import Backend
+from ramet.lang.backends.recording import RecordingBackend, ReplayBackend
 from ramet.lang.backends.scripted import ScriptedBackend
 from tests.lang.backends.chat_server import Body, Says, chat_handler
 from tests.lang.backends.claude_server import Speaks, claude_handler
@@ -161,3 +164,14 @@ def test_batches_are_in_order(kind: str) -> None:
     with opened(kind) as backend:
         states = ask.run_batch([{"question": f"q{n}"} for n in range(8)], backend=backend, progress_bar=False)
     assert [state["x"] for state in states] == [f"answer 0 to q{n}" for n in range(8)]
+
+
+@pytest.mark.parametrize("kind", ["", "vllm", "anthropic"])
+@pytest.mark.parametrize("program", [conversation, branches, structured], ids=lambda it: it.name)
+def test_a_recording_says_the_same_without_the_server(program: Any, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    with opened(kind) as backend:
+        recording = RecordingBackend(backend, path)
+        expected = outcome(program, recording)
+        asyncio.run(recording.aclose())
+    assert outcome(program, ReplayBackend(path)) == expected
