@@ -1,0 +1,107 @@
+"""Whatever stands in a body: an answer or a refusal in OpenAI's body, never a fault of ours, and the engine lives on."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramet.runtime.server.app import chat_route, completion_route
+from tests.runtime.server.speaking_server import SECONDS, Served
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from([2**31, -(2**63), 2**64, 10**30, 0.5, -1.0, 1e308])
+    | st.sampled_from(
+        ["", "x", "auto", "none", "required", "user", "assistant", "say:y", "\x00", "</s>", "é😀"]
+    )
+)
+KEYS = st.sampled_from(
+    ["type", "role", "content", "text", "function", "name", "parameters", "arguments", "schema", "json_schema",
+     "tool_calls", "$ref", "0", "program_id", "include_usage", "", "x"]
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
+)
+CHAT = [name for record in chat_route.RECORDS for name in record.__struct_encode_fields__]
+COMPLETION = [name for record in completion_route.RECORDS for name in record.__struct_encode_fields__]
+# Long generations are another test's.
+SLOW = ("max_tokens", "max_completion_tokens", "n", "min_tokens", "timeout")
+
+
+def check(server: Served, path: str, body: dict[str, Any]) -> None:
+    async def send() -> httpx.Response:
+        async with server.client() as client:
+            content = json.dumps(body).encode()
+            return await client.post(path, content=content, headers={"content-type": "application/json"})
+
+    response = asyncio.run(asyncio.wait_for(send(), SECONDS))
+    assert response.status_code in (200, 400, 404), (body, response.text)
+    if response.status_code != 200:
+        error = response.json()["error"]
+        assert error["message"], body
+        assert error["type"] == "invalid_request_error", (body, error)
+    elif not body.get("stream"):
+        json.loads(response.text, parse_constant=lambda one: pytest.fail(f"{one} in {body}"))
+    else:
+        assert response.text.endswith("data: [DONE]\n\n"), (body, response.text)
+
+
+@settings(max_examples=150)
+@given(fields=st.dictionaries(st.sampled_from([n for n in CHAT if n not in SLOW]), VALUES, max_size=3))
+def test_chat(server: Served, fields: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": "say:x"}], "max_tokens": 4, **fields}
+    check(server, "/v1/chat/completions", body)
+
+
+@settings(max_examples=80)
+@given(messages=st.lists(st.dictionaries(KEYS, VALUES, max_size=4), max_size=3))
+def test_messages(server: Served, messages: list[dict[str, Any]]) -> None:
+    check(server, "/v1/chat/completions", {"messages": messages, "max_tokens": 4})
+
+
+@settings(max_examples=80)
+@given(
+    tools=st.lists(
+        st.fixed_dictionaries(
+            {"type": st.just("function")}, optional={"function": st.dictionaries(KEYS, VALUES, max_size=4)}
+        ),
+        max_size=3,
+    ),
+    choice=VALUES,
+)
+def test_tools(server: Served, tools: list[dict[str, Any]], choice: object) -> None:
+    body = {"messages": [{"role": "user", "content": "say:x"}], "tools": tools, "tool_choice": choice}
+    check(server, "/v1/chat/completions", {**body, "max_tokens": 4})
+
+
+@settings(max_examples=150)
+@given(fields=st.dictionaries(st.sampled_from([n for n in COMPLETION if n not in SLOW]), VALUES, max_size=3))
+def test_completions(server: Served, fields: dict[str, Any]) -> None:
+    check(server, "/v1/completions", {"prompt": "say:x", "max_tokens": 4, **fields})
+
+
+@settings(max_examples=100)
+@given(
+    path=st.sampled_from(["/generate", "/score", "/tokenize", "/detokenize", "/encode_chat", "/abort"]),
+    fields=st.dictionaries(
+        st.sampled_from(
+            ["input", "text", "token_ids", "params", "continuations", "messages", "chat", "tag", "priority",
+             "cache_salt", "request_id", "model", "stream"]
+        ),
+        VALUES,
+        max_size=3,
+    ),
+)  # fmt: skip
+def test_native_routes(server: Served, path: str, fields: dict[str, Any]) -> None:
+    check(server, path, fields)
+
+
+def test_the_engine_lived_through_all_of_it(server: Served) -> None:
+    assert server.chat().json()["choices"][0]["message"]["content"] == "hello"
+    server.engine.check_integrity()
