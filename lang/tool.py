@@ -33,11 +33,18 @@ class Tool:
         parameter, as a line ``name: ...`` in the docstring does.
 
         Raises:
-            InvalidRequestError: a parameter has no type hint, or one without JSON Schema, or is ``*args``.
+            InvalidRequestError: it has no name, or a parameter has no type hint, or one without JSON Schema,
+                or is ``*args``.
         """
         if isinstance(function, Tool):
             return function
-        name = function.__name__
+        name = getattr(function, "__name__", "")
+        if not callable(function) or not name.isidentifier():
+            raise InvalidRequestError(
+                f"tools has {function!r}, which has no name that a model could call; define a function with "
+                "def",
+                field="tools",
+            )
         text = inspect.getdoc(function) or ""
         arguments_type = _arguments_type(function, name)
         try:
@@ -112,7 +119,14 @@ def check_on_error(value: object, field: str) -> None:
 
 
 def _arguments_type(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise InvalidRequestError(
+            f"tool {name} has a type hint that is not known where it is defined: {error}; define the type at the "
+            "module's top",
+            field="tools",
+        ) from None
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):

@@ -1,5 +1,6 @@
 """Tools: schemas from type hints, checked arguments, and what a model is told."""
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +90,21 @@ def odd(a: Callable[[], int]) -> None:
 def test_functions_that_cannot_be_tools(tool: Callable[..., Any], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         Tool.of(tool)
+
+
+def unknown_hint(a: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Its hint is no type."""
+
+
+def test_a_hint_that_is_not_known_is_named() -> None:
+    with pytest.raises(InvalidRequestError, match="unknown_hint has a type hint that is not known .*'Nowhere'"):
+        Tool.of(unknown_hint)
+
+
+@pytest.mark.parametrize("nameless", [lambda: 1, functools.partial(weather), "weather", 3])
+def test_what_has_no_name_is_no_tool(nameless: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="no name that a model could call"):
+        Tool.of(nameless)
 
 
 def test_the_description_names_each_tool_and_the_form_of_a_call() -> None:
