@@ -123,8 +123,8 @@ def _arguments_type(function: Callable[..., Any], name: str) -> type[msgspec.Str
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         raise InvalidRequestError(
-            f"tool {name} has a type hint that is not known where it is defined: {error}; define the type at the "
-            "module's top",
+            f"tool {name} has a type hint that is not known where it is defined: {error}; define the type "
+            "at the module's top",
             field="tools",
         ) from None
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []

@@ -97,7 +97,9 @@ def unknown_hint(a: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F
 
 
 def test_a_hint_that_is_not_known_is_named() -> None:
-    with pytest.raises(InvalidRequestError, match="unknown_hint has a type hint that is not known .*'Nowhere'"):
+    with pytest.raises(
+        InvalidRequestError, match=r"unknown_hint has a type hint that is not known .*'Nowhere'"
+    ):
         Tool.of(unknown_hint)
 
 
