@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, ToolPrompt
 from ramet.lang.calls import run_generate, run_select
 from ramet.lang.compiler.hoist import HoistPrefix, PrefixGate, compute_ahead
+from ramet.lang.compiler.piece import Fixed
 from ramet.lang.compiler.pieces import COMPILED, Compilation, Pieces
 from ramet.lang.compiler.shared_calls import SharedCalls
 from ramet.lang.errors import GenerationError, ProgramCancelledError, ProgramError, ProgramStructureError
@@ -20,6 +21,7 @@ from ramet.lang.loop_thread import LoopThread
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
+    AppendValue,
     AwaitPrefix,
     BeginRole,
     Choose,
@@ -36,7 +38,7 @@ from ramet.lang.operations import (
     Spawn,
     ToolRound,
 )
-from ramet.lang.signals import Signal, Steps
+from ramet.lang.signals import Signal, Steps, finish_async
 from ramet.lang.tool_rounds import run_with_tools
 from ramet.lang.variables import Chunk, Failure, Place, TextFeed, Variable
 
@@ -338,8 +340,8 @@ class Branch:
         if self._prompt is None:
             self._prompt = self.execution.backend.prompt(cache_salt=self.execution.cache_salt)
         match operation:
-            case AppendText() | AppendImage() | BeginRole() | EndRole():
-                self._say(operation)
+            case AppendText() | AppendValue() | AppendImage() | BeginRole() | EndRole():
+                self._say(await _known(operation))
             case Generate(tools=ToolUse() as tools):
                 self.said += await run_with_tools(self._prompt, operation, tools)
             case Generate() | Choose():
@@ -527,6 +529,7 @@ def abandon(operation: Operation, failure: Failure) -> None:
                 abandon(dropped, failure)
         case (
             AppendText()
+            | AppendValue()
             | AppendImage()
             | BeginRole()
             | EndRole()
@@ -536,6 +539,14 @@ def abandon(operation: Operation, failure: Failure) -> None:
             | Prewarm()
         ):
             pass
+
+
+async def _known(operation: Fixed | AppendValue) -> Fixed:
+    """What is said; raises the error of a value that there is not."""
+    if not isinstance(operation, AppendValue):
+        return operation
+    await finish_async(operation.variable.settling())
+    return AppendText(format(operation.variable.value(), ""))
 
 
 def _variable_of(operation: Operation) -> str | None:

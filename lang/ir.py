@@ -11,6 +11,7 @@ from ramet.runtime.protocol.reasoning import ReasoningFormat as ReasoningFormat
 
 if TYPE_CHECKING:
     from ramet.lang.tool import Tool
+    from ramet.lang.variables import Variable
 
 Parse = Callable[[str], object]
 """Generated text -> the variable's value; raises ValueError where the text is no such value."""
@@ -34,6 +35,13 @@ Expression = str | Node
 @dataclass(frozen=True, slots=True)
 class Text(Node):
     text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Later(Node):
+    """Says a variable's value as text once it is there."""
+
+    variable: "Variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ class Sequence(Node):
     parts: tuple[Node, ...]
 
 
-Leaf = Text | Image | Gen | Select | RoleBegin | RoleEnd | VarScopeBegin | VarScopeEnd
+Leaf = Text | Later | Image | Gen | Select | RoleBegin | RoleEnd | VarScopeBegin | VarScopeEnd
 
 
 def as_node(expression: object) -> Node:
@@ -147,7 +155,15 @@ def leaves(node: Node) -> Iterator[tuple[Leaf, ReasoningFormat | None]]:
             case SeparateReasoning(body, format):
                 stack.append((body, format))
             case (
-                Text() | Image() | Gen() | Select() | RoleBegin() | RoleEnd() | VarScopeBegin() | VarScopeEnd()
+                Text()
+                | Later()
+                | Image()
+                | Gen()
+                | Select()
+                | RoleBegin()
+                | RoleEnd()
+                | VarScopeBegin()
+                | VarScopeEnd()
             ):
                 yield top, reasoning
             case _:

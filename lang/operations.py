@@ -22,6 +22,13 @@ class AppendText:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendValue:
+    """The variable's value as text, once it is there."""
+
+    variable: Variable
+
+
+@dataclass(frozen=True, slots=True)
 class AppendImage:
     url: str
 
@@ -126,6 +133,7 @@ class Drop:
 
 Operation = (
     AppendText
+    | AppendValue
     | AppendImage
     | BeginRole
     | EndRole

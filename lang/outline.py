@@ -18,6 +18,7 @@ from ramet.lang.interpreter import Branch
 from ramet.lang.ir import (
     Gen,
     Image,
+    Later,
     Leaf,
     Node,
     ReasoningFormat,
@@ -32,6 +33,7 @@ from ramet.lang.ir import (
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
+    AppendValue,
     BeginRole,
     Choose,
     CloseScope,
@@ -217,6 +219,10 @@ class Outline:
                 if draft.role is None and text:
                     check.check_outside_roles(capabilities, self.place, "text")
                 draft.operations.append(AppendText(text))
+            case Later(variable):
+                if draft.role is None:
+                    check.check_outside_roles(capabilities, self.place, "text")
+                draft.operations.append(AppendValue(variable))
             case Image(url):
                 check.check_image(capabilities, self.place)
                 draft.operations.append(AppendImage(url))

@@ -8,6 +8,7 @@ from typing import Any, overload
 from ramet.lang.backends.chosen import AnyBackend
 from ramet.lang.backends.scripted import ScriptedBackend
 from ramet.lang.batch import DEFAULT_PARALLEL, Batch
+from ramet.lang.compiler.deferral import deferred
 from ramet.lang.compiler.explain import Explanation, explain_trace
 from ramet.lang.compiler.pieces import COMPILED, INTERPRETED, Compilation, Pace
 from ramet.lang.compiler.prefix import CachedPrefix, compute_prefix
@@ -54,6 +55,7 @@ class Program:
         self._function = function
         self._bound = dict(bound or {})
         self._compilation = compilation
+        self._body = deferred(function) if compilation.defers else function
         self._signature = _signature_without_state(function, self.name)
         self._is_async = inspect.iscoroutinefunction(function)
 
@@ -160,6 +162,9 @@ class Program:
         """The program, run in pieces that are as large as they can be: nothing is sent before the program waits
         for a value or ends, or does something else for a second.
 
+        Values that the program only says (``s += f"... {s['name']} ..."``) it does not wait for: calls that it
+        says later and that do not need them run meanwhile.
+
         Every run is compiled, and gives the same with and without this. ``outputs`` says which variables are
         read after a run. Calls that none of them needs are then not made, and their errors do not occur;
         reading another variable, or the text behind a call that was left out, raises ProgramStructureError.
@@ -226,7 +231,7 @@ class Program:
         bound = self._bind(args, own)
         return Invocation(
             self.name,
-            self._function,
+            self._body,
             self._is_async,
             bound.args,
             bound.kwargs,
@@ -262,7 +267,7 @@ class Program:
                 raise TypeError(f"program {self.name}: missing a required argument: {parameter.name!r}")
         subject = Subject(
             name=self.name,
-            function=self._function,
+            function=self._body,
             args=bound.args,
             kwargs=bound.kwargs,
             missing=tuple(parameter.name for parameter in missing),

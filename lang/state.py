@@ -12,7 +12,7 @@ from ramet.lang.ir import Expression, Node, RoleBegin, RoleEnd, VarScopeBegin, V
 from ramet.lang.outline import Outline
 from ramet.lang.reading import Reader, Run
 from ramet.lang.signals import finish, finish_async
-from ramet.lang.variables import Chunk, Failure, Place, known_variable
+from ramet.lang.variables import Chunk, Failure, Place, Variable, known_variable
 
 
 @runtime_checkable
@@ -82,6 +82,16 @@ class ProgramState:
     def aio(self) -> "AsyncReading":
         """The same for coroutines: ``await s.aio.get("name")``."""
         return AsyncReading(self._reader)
+
+    def variable_to_say(self, name: str, *, formats: bool) -> Variable | None:
+        """What ``s[name]`` will be, if saying it later is as good as reading it: not where it is there already,
+        is not known, or would be no text where only text can be said (``formats``: it is put into an f-string).
+        """
+        variable = self._outline.find(name)
+        if variable is None or variable.settled:
+            return None
+        is_text = variable.is_text and variable.num_answers == 1 and variable.parts is None
+        return variable if is_text or formats else None
 
     def get_var(self, name: str) -> Any:
         """``state[name]``"""

@@ -196,7 +196,7 @@ def _independent_line(trace: Trace, widest: int) -> str:
     )
     advice = [
         f"; the program waits{f' at {where}' if where else ''} before it says "
-        f"{_listed(tuple(call.name for call in calls), ', ')}, which could run meanwhile"
+        f"{_listed(tuple(call.name for call in calls), ', ')}, which could run meanwhile: compile() it"
         for where, calls in held_back(trace)[:2]
     ]
     return line + "".join(advice)

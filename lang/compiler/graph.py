@@ -10,6 +10,7 @@ from ramet.lang.compiler.tags import tag_of
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
+    AppendValue,
     BeginRole,
     Choose,
     CloseScope,
@@ -187,6 +188,8 @@ class _Builder:
         match operation:
             case AppendText(text):
                 parts += [_part(part) for part in self.marks.split(text)]
+            case AppendValue(variable):
+                parts.append(variable)
             case AppendImage() | BeginRole() | EndRole():
                 parts.append(operation)
             case Generate() | Choose():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
+    AppendValue,
     BeginRole,
     Choose,
     Concatenate,
@@ -72,7 +73,7 @@ def fixed_start(operations: Sequence[Operation]) -> tuple[Fixed, ...]:
         match operation:
             case AppendText() | AppendImage() | BeginRole() | EndRole():
                 found.append(operation)
-            case Generate() | Choose() | Spawn() | Concatenate():
+            case Generate() | Choose() | Spawn() | Concatenate() | AppendValue():
                 break
     return tuple(found)
 

@@ -50,6 +50,11 @@ class Compilation:
     def compiles(self) -> bool:
         return self.pace is not Pace.AT_ONCE
 
+    @property
+    def defers(self) -> bool:
+        """Whether the body is rewritten so that it does not wait for what it only says."""
+        return self.pace is Pace.PATIENT
+
     def passes(self) -> tuple[Pass, ...]:
         """The passes over each piece of one run, in order."""
         return (drop_unread, order_branches, tag_calls, PrewarmTails()) if self.compiles else ()

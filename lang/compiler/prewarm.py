@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ramet.lang.compiler.piece import Piece, Track, fixed_end, in_depth_first_order, marked_text
-from ramet.lang.operations import Choose, Concatenate, Generate, Prewarm, Spawn
+from ramet.lang.operations import AppendValue, Choose, Concatenate, Generate, Prewarm, Spawn
 
 if TYPE_CHECKING:
     from ramet.lang.interpreter import Branch
@@ -39,7 +39,9 @@ class PrewarmTails:
 
     def _add(self, track: Track) -> None:
         before = self._tails.get(track.branch, 0)
-        if any(isinstance(one, Generate | Choose | Spawn | Concatenate) for one in track.operations):
+        if any(
+            isinstance(one, Generate | Choose | Spawn | Concatenate | AppendValue) for one in track.operations
+        ):
             before = 0
         length = before + len(marked_text(fixed_end(track.operations)))
         if length:

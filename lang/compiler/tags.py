@@ -8,6 +8,7 @@ from ramet.lang.compiler.piece import Piece, Track
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
+    AppendValue,
     BeginRole,
     Choose,
     Concatenate,
@@ -42,7 +43,7 @@ def tag_calls(piece: Piece) -> Piece:
                 case Spawn(children):
                     following += sum(totals[child.path] for child in children if child in tracks)
                     next_text = ""
-                case BeginRole() | EndRole() | AppendImage() | Concatenate():
+                case BeginRole() | EndRole() | AppendImage() | AppendValue() | Concatenate():
                     next_text = ""
             operations.append(operation)
         totals[track.branch.path] = following

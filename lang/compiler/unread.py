@@ -9,7 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ramet.lang.compiler.piece import Piece, Track
-from ramet.lang.operations import Choose, CloseScope, Concatenate, Drop, Generate, Spawn
+from ramet.lang.operations import (
+    AppendValue,
+    Choose,
+    CloseScope,
+    Concatenate,
+    Drop,
+    Generate,
+    Operation,
+    Spawn,
+)
 from ramet.lang.variables import Variable
 
 if TYPE_CHECKING:
@@ -39,20 +48,18 @@ def dropped_calls(piece: Piece) -> list[Generate | Choose]:
 def _needed_ends(piece: Piece, wanted: set[int]) -> "dict[Branch, int]":
     """How many operations of each track are needed."""
     tracks = piece.by_branch()
-    parents = {
-        child: (track.branch, position)
-        for track in piece.tracks
-        for position, operation in enumerate(track.operations)
-        if isinstance(operation, Spawn)
-        for child in operation.children
-    }
+    makers: dict[int, tuple[Branch, int]] = {}
+    parents: dict[Branch, tuple[Branch, int]] = {}
+    pending: list[tuple[Branch, int]] = []
+    for track in piece.tracks:
+        for end, operation in enumerate(track.operations, start=1):
+            if isinstance(operation, Spawn):
+                parents |= dict.fromkeys(operation.children, (track.branch, end))
+            makers |= dict.fromkeys(map(id, _made_by(operation)), (track.branch, end))
+            if isinstance(operation, Generate) and operation.tools is not None:
+                pending.append((track.branch, end))
+    pending += [makers[variable] for variable in wanted if variable in makers]
     ends: dict[Branch, int] = {}
-    pending = [
-        (track.branch, position + 1)
-        for track in piece.tracks
-        for position, operation in enumerate(track.operations)
-        if _makes(operation, wanted)
-    ]
     while pending:
         branch, end = pending.pop()
         had = ends.get(branch, 0)
@@ -60,26 +67,24 @@ def _needed_ends(piece: Piece, wanted: set[int]) -> "dict[Branch, int]":
             continue
         ends[branch] = end
         if branch in parents:
-            parent, position = parents[branch]
-            pending.append((parent, position + 1))
+            pending.append(parents[branch])
         for operation in tracks[branch].operations[had:end]:
-            if isinstance(operation, Concatenate):
-                pending += [
-                    (child, len(tracks[child].operations)) for child in operation.children if child in tracks
-                ]
+            match operation:
+                case Concatenate(children):
+                    pending += [(child, len(tracks[child].operations)) for child in children if child in tracks]
+                case AppendValue(variable):
+                    pending += [makers[one] for one in _with_parts((variable,)) if one in makers]
     return ends
 
 
-def _makes(operation: object, wanted: set[int]) -> bool:
+def _made_by(operation: Operation) -> list[Variable]:
     match operation:
-        case Generate(tools=tools) if tools is not None:
-            return True
         case Generate(variable=variable, reasoning=reasoning):
-            return id(variable) in wanted or (reasoning is not None and id(reasoning[1]) in wanted)
+            return [variable] if reasoning is None else [variable, reasoning[1]]
         case Choose(variable=variable) | CloseScope(variable=variable):
-            return id(variable) in wanted
+            return [variable]
         case _:
-            return False
+            return []
 
 
 def _cut(track: Track, end: int) -> Track:

@@ -118,7 +118,7 @@ def test_a_wait_that_holds_up_other_calls_is_named() -> None:
     ((where, calls),) = held_back(explanation.trace)
     assert where.startswith("test_explain.py:")
     assert [call.name for call in calls] == ["b"]
-    assert f"waits at {where} before it says b, which could run meanwhile" in str(explanation)
+    assert f"waits at {where} before it says b, which could run meanwhile: compile() it" in str(explanation)
 
 
 def test_what_is_moved_and_computed_ahead_is_named() -> None:
