@@ -83,16 +83,6 @@ class ProgramState:
         """The same for coroutines: ``await s.aio.get("name")``."""
         return AsyncReading(self._reader)
 
-    def variable_to_say(self, name: str, *, formats: bool) -> Variable | None:
-        """What ``s[name]`` will be, if saying it later is as good as reading it: not where it is there already,
-        is not known, or would be no text where only text can be said (``formats``: it is put into an f-string).
-        """
-        variable = self._outline.find(name)
-        if variable is None or variable.settled:
-            return None
-        is_text = variable.is_text and variable.num_answers == 1 and variable.parts is None
-        return variable if is_text or formats else None
-
     def get_var(self, name: str) -> Any:
         """``state[name]``"""
         return self[name]
@@ -344,6 +334,17 @@ class ProgramStateGroup:
     ) -> None:
         if error is None and not any(state._outline.ended for state in self._states):
             self.join()
+
+
+def variable_to_say(state: ProgramState, name: str, *, formats: bool) -> Variable | None:
+    """What ``state[name]`` will be, if saying it later is as good as reading it: not where it is there already,
+    is not known, or would be no text where only text can be said (``formats``: it is put into an f-string).
+    """
+    variable = state._outline.find(name)
+    if variable is None or variable.settled:
+        return None
+    is_text = variable.is_text and variable.num_answers == 1 and variable.parts is None
+    return variable if is_text or formats else None
 
 
 def _for_each(expression: object, size: int, place: Place) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ramet.lang import api
 from ramet.lang.ir import Later, Node, Sequence, as_node
-from ramet.lang.state import ProgramState
+from ramet.lang.state import ProgramState, variable_to_say
 
 T = TypeVar("T", bound=ast.AST)
 
@@ -52,7 +52,7 @@ def later(source: Any, name: str, *, formats: bool) -> Any:
     """``source[name]``; of a state as a node, where nobody can tell. ``formats``: it stands in an f-string."""
     if not isinstance(source, ProgramState):
         return format(source[name], "") if formats else source[name]
-    variable = source.variable_to_say(name, formats=formats)
+    variable = variable_to_say(source, name, formats=formats)
     if variable is None:
         return format(source[name], "") if formats else source[name]
     return Later(variable)
