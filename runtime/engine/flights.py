@@ -71,13 +71,18 @@ class Flight:
         self._delivered = {one.request_id: _Delivered() for one in inputs}
         self.num_deaths = 0
         """Engines that died while they ran it."""
+        self.aborted: set[str] = set()
+        """Requests that somebody wants ended: an engine that dies may never have heard of it."""
 
     @property
     def request_ids(self) -> list[str]:
         return list(self._delivered)
 
     def rest(self) -> list[GenerateInput]:
-        """The requests that a new engine has to run; it will repeat what was delivered."""
+        """The requests that a new engine has to run; it will repeat what was delivered. Ends those that were
+        aborted.
+        """
+        self.give_up(FinishReason.ABORT, None, list(self.aborted))
         rest = [one for one in self._inputs if not self._delivered[one.request_id].is_finished]
         for one in rest:
             self._delivered[one.request_id].rewind()

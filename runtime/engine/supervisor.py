@@ -105,6 +105,9 @@ class SupervisedClient:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         with self._lock:
+            # Noted before an engine is told: one that is handed them right now is told behind the submission.
+            for flight in self._flights:
+                flight.aborted.update(key for key in flight.request_ids if key in request_ids)
             client = self._client
             waiting = [flight for flight in self._flights if flight not in self._running]
         for flight in waiting:
@@ -164,7 +167,9 @@ class SupervisedClient:
         while (next_up := self._next()) is not None:
             client, flight = next_up
             try:
-                client.submit(flight.rest(), flight)
+                if inputs := flight.rest():
+                    client.submit(inputs, flight)
+                    client.abort(list(flight.aborted))
             except EngineDeadError:
                 # Its death has been, or is about to be, reported: the flight waits for the next engine.
                 self._forget(client, flight)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ramet.runtime.engine import EngineFace
 from ramet.runtime.protocol import wire
-from ramet.runtime.server import chat_route, completion_route, native_routes, operations
+from ramet.runtime.server import chat_route, completion_route, messages_route, native_routes, operations
 from ramet.runtime.server.chat_prompt import ChatModel
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import HttpError, bad_request, error_response
@@ -34,6 +34,8 @@ DEFAULT_WIDTH = 128
 _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     ("/v1/chat/completions", chat_route.chat_completions, chat_route.RECORDS),
     ("/v1/completions", completion_route.completions, completion_route.RECORDS),
+    ("/v1/messages", messages_route.messages, messages_route.RECORDS),
+    ("/v1/messages/count_tokens", messages_route.count_tokens, messages_route.RECORDS[:1]),
     (wire.GENERATE_ROUTE, native_routes.generate, (wire.GenerateRequest,)),
     (wire.SCORE_ROUTE, native_routes.score, (wire.ScoreRequest,)),
     (wire.ENCODE_CHAT_ROUTE, native_routes.encode, (wire.EncodeChatRequest,)),

@@ -31,7 +31,7 @@ from ramet.runtime.server.tools.call_parser import (
     ParserEvent,
     ToolCallParser,
 )
-from ramet.runtime.server.usage import UsageCounter
+from ramet.runtime.server.usage import Usage, UsageCounter
 from ramet.runtime.tokenizer import Tokenizer
 
 
@@ -105,6 +105,10 @@ class ChatWriter:
         if not self._include_usage:
             return []
         return [msgspec.structs.replace(self._empty(), usage=self._counter.usage())]
+
+    def usage(self) -> Usage:
+        """Of all answers that have ended."""
+        return self._counter.usage()
 
     def encode(self, chunk: ChatChunk) -> bytes:
         return msgspec.json.encode(chunk)

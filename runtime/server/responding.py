@@ -43,9 +43,28 @@ class AnswerWriter(Protocol[Chunk]):
         """The chunk as a stream sends it, on one line."""
         ...
 
-    def fold(self, chunks: Sequence[Chunk]) -> msgspec.Struct:
+    def fold(self, chunks: Sequence[Chunk]) -> msgspec.Struct | dict[str, Any]:
         """The whole answer, from all chunks and nothing else."""
         ...
+
+
+class Framing:
+    """OpenAI's server-sent events: data alone, ``[DONE]`` at the end, or an ``error`` last where it failed."""
+
+    def frame(self, data: bytes) -> bytes:
+        """One chunk, encoded, as an event."""
+        return b"data: " + data + b"\n\n"
+
+    def end(self) -> bytes:
+        """What a stream that is whole ends with."""
+        return self.frame(STREAM_END.encode())
+
+    def error(self, error: HttpError) -> bytes:
+        """What a stream that failed ends with."""
+        return self.frame(error_body(error))
+
+
+OPENAI_FRAMING = Framing()
 
 
 async def answer(
@@ -56,6 +75,7 @@ async def answer(
     *,
     stream: bool,
     translate: Translate,
+    framing: Framing = OPENAI_FRAMING,
 ) -> Response:
     """Runs the job and answers with it. A client that leaves ends it.
 
@@ -66,7 +86,7 @@ async def answer(
         answers = await while_connected(request, gateway.open(job))
         writer = make_writer(answers)
         if stream:
-            return EventStream(answers, writer, translate)
+            return EventStream(answers, writer, translate, framing)
         whole = await while_connected(request, _folded(answers, writer))
     except RametError as error:
         raise translate(error) from error
@@ -95,7 +115,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _folded(answers: Answers, writer: AnswerWriter[Any]) -> msgspec.Struct:
+async def _folded(answers: Answers, writer: AnswerWriter[Any]) -> msgspec.Struct | dict[str, Any]:
     chunks: list[Any] = []
     try:
         async for increment in answers:
@@ -106,12 +126,14 @@ async def _folded(answers: Answers, writer: AnswerWriter[Any]) -> msgspec.Struct
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events: a chunk each, then ``[DONE]``; or, where it fails, an event with ``error`` last."""
+    """Server-sent events: a chunk each, and the end that says whether the answer is whole."""
 
-    def __init__(self, answers: Answers, writer: AnswerWriter[Any], translate: Translate) -> None:
+    def __init__(
+        self, answers: Answers, writer: AnswerWriter[Any], translate: Translate, framing: Framing
+    ) -> None:
         self._answers = answers
         super().__init__(
-            _events(answers, writer, translate),
+            _events(answers, writer, translate, framing),
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
@@ -124,25 +146,23 @@ class EventStream(StreamingResponse):
             await self._answers.aclose()
 
 
-async def _events(answers: Answers, writer: AnswerWriter[Any], translate: Translate) -> AsyncIterator[bytes]:
+async def _events(
+    answers: Answers, writer: AnswerWriter[Any], translate: Translate, framing: Framing
+) -> AsyncIterator[bytes]:
     try:
         async for increment in answers:
             if chunks := writer.push(increment):
-                yield b"".join(_event(writer.encode(chunk)) for chunk in chunks)
-        yield b"".join(_event(writer.encode(chunk)) for chunk in writer.end())
+                yield b"".join(framing.frame(writer.encode(chunk)) for chunk in chunks)
+        yield b"".join(framing.frame(writer.encode(chunk)) for chunk in writer.end())
     except RametError as error:
-        yield _event(error_body(translate(error)))
+        yield framing.error(translate(error))
         return
     except HttpError as error:
-        yield _event(error_body(error))
+        yield framing.error(error)
         return
     except Exception:
         # The process boundary: the client has to be told that this is not the answer's end.
         logger.exception("a stream failed")
-        yield _event(error_body(internal_error()))
+        yield framing.error(internal_error())
         return
-    yield _event(STREAM_END.encode())
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+    yield framing.end()

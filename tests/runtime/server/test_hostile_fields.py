@@ -1,4 +1,4 @@
-"""Whatever stands in a body: an answer or a refusal in OpenAI's body, never a fault of ours, and the engine lives on."""
+"""Whatever stands in a body: an answer or a refusal, never a fault of ours, and the engine lives on."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramet.runtime.server.app import chat_route, completion_route
+from ramet.runtime.server import chat_route, completion_route
 from tests.runtime.server.speaking_server import SECONDS, Served
 
 SCALARS = (
