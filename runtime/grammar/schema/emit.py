@@ -10,10 +10,9 @@ from ramet.runtime.grammar.schema import numbers
 from ramet.runtime.grammar.schema.algebra import Algebra
 from ramet.runtime.grammar.schema.emit_arrays import expand_array
 from ramet.runtime.grammar.schema.emit_objects import count_bounds, expand_object, forbid_names, spare_names
-from ramet.runtime.grammar.schema.emit_strings import string_patterns
+from ramet.runtime.grammar.schema.emit_strings import engine_pattern, string_patterns
 from ramet.runtime.grammar.schema.productive import option_is_productive, productive, reachable
 from ramet.runtime.grammar.schema.records import Unsupported
-from ramet.runtime.grammar.schema.regex_syntax import write
 from ramet.runtime.grammar.schema.shapes import (
     ARRAY,
     FALSE,
@@ -174,9 +173,9 @@ class Emitter:
         if string.high is not None:
             schema["maxLength"] = string.high
         if len(patterns) == 1:
-            schema["pattern"] = write(patterns[0])
+            schema["pattern"] = engine_pattern(patterns[0])
         elif patterns:
-            schema["allOf"] = [{"pattern": write(regex)} for regex in patterns]
+            schema["allOf"] = [{"pattern": engine_pattern(regex)} for regex in patterns]
         return [schema]
 
     def _array(self, array: Array) -> Json:
@@ -203,7 +202,7 @@ class Emitter:
             forbidden = [name for name, inner in props.items() if inner is False]
             props = {name: inner for name, inner in props.items() if inner is not False}
             classes = forbid_names(classes, forbidden)
-        patterns = {write(regex): self._schema(node) for regex, node in classes}
+        patterns = {engine_pattern(regex): self._schema(node) for regex, node in classes}
         if rest is False and not any(patterns.values()):
             props = {name: inner for name, inner in props.items() if inner is not False}
             patterns = {}

@@ -4,11 +4,12 @@ From measurements of llguidance 1.9, xgrammar 0.2.9 and outlines-core 0.2.14. An
 where it silently accepts more, rejects what is valid, or hangs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from ramet.runtime.grammar.schema.charset import CharSet, contains
 from ramet.runtime.grammar.schema.document import step
+from ramet.runtime.grammar.schema.emit_strings import is_loose
 from ramet.runtime.grammar.schema.limits import SchemaLimits
 from ramet.runtime.grammar.schema.records import Unsupported
 from ramet.runtime.grammar.schema.regex_parser import Alt, Chars, Regex, Repeat, Seq, UnsupportedPatternError
@@ -28,12 +29,12 @@ Found = Iterator[tuple[str, str]]
 
 def find_obstacles(schema: Schema | bool, limits: SchemaLimits) -> Mapping[str, tuple[Unsupported, ...]]:
     """By engine, what of a plan's ``schema`` it cannot do; an engine without obstacles is left out."""
-    found: dict[str, list[Unsupported]] = {"xgrammar": [], "outlines": []}
+    found: dict[str, list[Unsupported]] = {"llguidance": [], "xgrammar": [], "outlines": []}
     for pointer, part in subschemas(schema):
-        for engine, rules in (("xgrammar", _xgrammar), ("outlines", _outlines)):
+        for engine, rules in _RULES.items():
             if len(found[engine]) < _MOST_LISTED:
                 found[engine] += [
-                    Unsupported(pointer, keyword, f"{engine} {why}", "use llguidance, or leave the choice open")
+                    Unsupported(pointer, keyword, f"{engine} {why}", "use another engine, or simplify this")
                     for keyword, why in rules(part, limits)
                 ]
     return MappingProxyType({engine: tuple(items) for engine, items in found.items() if items})
@@ -56,6 +57,12 @@ def subschemas(schema: Schema | bool) -> Iterator[tuple[str, Schema]]:
             if isinstance(members, list):
                 stack += [(step(pointer, keyword, index), member) for index, member in enumerate(members)]
         stack += [(step(pointer, keyword), part.get(keyword)) for keyword in ("items", "additionalProperties")]
+
+
+def _guidance(part: Schema, limits: SchemaLimits) -> Found:
+    for keyword, tree in _trees(part, limits):
+        if tree is not None and _some_class(tree, is_loose):
+            yield keyword, "lets an escaped quote or backslash through where NUL is allowed"
 
 
 def _xgrammar(part: Schema, limits: SchemaLimits) -> Found:
@@ -122,6 +129,18 @@ def _outlines_shape(part: Schema) -> Found:
 
 def _pattern(part: Schema, limits: SchemaLimits) -> Found:
     """For engines that are not aware of JSON's escapes, or slow where repetitions nest."""
+    for keyword, tree in _trees(part, limits):
+        if tree is None:
+            yield keyword, "may need too long for a pattern of this size"
+            continue
+        if _some_class(tree, _has_escaped):
+            yield keyword, "does not write quotes, backslashes or control characters of a pattern as JSON"
+        if _hangs(tree, inside=False):
+            yield keyword, "can hang on a repetition inside a bounded repetition"
+
+
+def _trees(part: Schema, limits: SchemaLimits) -> Iterator[tuple[str, Regex | None]]:
+    """(keyword, what the whole text must match) of each pattern; None: it is too large to read again."""
     texts = [("pattern", part["pattern"])] if "pattern" in part else []
     members = part.get("patternProperties")
     if isinstance(members, dict):
@@ -129,15 +148,10 @@ def _pattern(part: Schema, limits: SchemaLimits) -> Found:
     for keyword, text in texts:
         assert isinstance(text, str)
         try:
-            trees = parse_pattern(text, limits).required
+            for tree in parse_pattern(text, limits).required:
+                yield keyword, tree
         except UnsupportedPatternError:
-            yield keyword, "may need too long for a pattern of this size"
-            continue
-        for tree in trees:
-            if _writes_escapes(tree):
-                yield keyword, "does not write quotes, backslashes or control characters of a pattern as JSON"
-            if _hangs(tree, inside=False):
-                yield keyword, "can hang on a repetition inside a bounded repetition"
+            yield keyword, None
 
 
 def _values(part: Schema) -> list[object]:
@@ -153,14 +167,14 @@ def _needs_escape(text: str) -> bool:
     return any(character < " " or character in '"\\' for character in text)
 
 
-def _writes_escapes(tree: Regex) -> bool:
+def _some_class(tree: Regex, test: Callable[[CharSet], bool]) -> bool:
     match tree:
         case Chars(chars):
-            return _has_escaped(chars)
+            return test(chars)
         case Seq(items) | Alt(items):
-            return any(_writes_escapes(item) for item in items)
+            return any(_some_class(item, test) for item in items)
         case Repeat(item):
-            return _writes_escapes(item)
+            return _some_class(item, test)
         case _:
             return False
 
@@ -176,3 +190,8 @@ def _hangs(tree: Regex, *, inside: bool) -> bool:
             return (inside and wide) or _hangs(item, inside=inside or bounded)
         case _:
             return False
+
+
+_RULES: Mapping[str, Callable[[Schema, SchemaLimits], Found]] = MappingProxyType(
+    {"llguidance": _guidance, "xgrammar": _xgrammar, "outlines": _outlines}
+)

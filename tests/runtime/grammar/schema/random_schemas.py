@@ -91,6 +91,12 @@ def _add(result: dict[str, Any], keyword: str, random: Random, depth: int) -> No
                 result["multipleOf"] = random.choice([1, 2, 3, 0.5, 1.5])
         case "pattern":
             result[keyword] = random.choice(PATTERNS)
+        case _:
+            _add_nested(result, keyword, random, inner)
+
+
+def _add_nested(result: dict[str, Any], keyword: str, random: Random, inner: Any) -> None:
+    match keyword:
         case "required":
             result[keyword] = random.sample(NAMES, random.randrange(1, 3))
         case "minLength" | "minItems" | "minProperties":
@@ -102,10 +108,10 @@ def _add(result: dict[str, Any], keyword: str, random: Random, depth: int) -> No
         case "propertyNames":
             result[keyword] = random.choice(NAME_SCHEMAS)
         case _:
-            _add_nested(result, keyword, random, inner)
+            _add_schemas(result, keyword, random, inner)
 
 
-def _add_nested(result: dict[str, Any], keyword: str, random: Random, inner: Any) -> None:
+def _add_schemas(result: dict[str, Any], keyword: str, random: Random, inner: Any) -> None:
     match keyword:
         case "uniqueItems":
             result[keyword] = True
