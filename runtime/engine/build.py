@@ -27,7 +27,7 @@ from ramet.runtime.executor.model_runner import ModelRunner, RunnerConfig
 from ramet.runtime.executor.pool import kv_bytes_per_token, kv_pool_size
 from ramet.runtime.forward import DeviceKVPool
 from ramet.runtime.grammar import GrammarCompiler
-from ramet.runtime.grammar.engines import EngineRouter
+from ramet.runtime.grammar.engines import LazyRouter
 from ramet.runtime.grammar.guide import MaskWork
 from ramet.runtime.grammar.service import JobThreads
 from ramet.runtime.models.config import ModelConfig
@@ -98,7 +98,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     runner.warmup(min(WARMUP_PAGES, num_pages))
     timings["warmup"] = time.perf_counter() - started
 
-    grammar = GrammarCompiler(EngineRouter(tokenizer), vocabulary=tokenizer, on_done=wakeup.set)
+    grammar = GrammarCompiler(LazyRouter(tokenizer), vocabulary=tokenizer, on_done=wakeup.set)
     core = EngineCore(scheduler, runner, tokenizer, grammar, seed=config.seed, wakeup=wakeup)
     info = _info(config, loaded, num_pages, context_length, timings)
     info = msgspec.structs.replace(info, grammars=tuple(sorted(grammar.kinds)))

@@ -9,6 +9,7 @@ import msgspec
 from ramet.runtime.grammar.backend import CompiledGrammar, Vocabulary
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.engines.guidance import GuidanceBackend
+from ramet.runtime.grammar.engines.lazy import KINDS, PROBE_BUILDER
 from ramet.runtime.grammar.engines.outlines import OutlinesBackend
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import read_structural_tag
@@ -28,7 +29,6 @@ from ramet.runtime.protocol import (
 
 MAX_PLANS = 16
 """Plans of schemas that are kept: whether a schema needs a probe is asked before it is compiled."""
-PROBE_BUILDER = "ramet.runtime.grammar.engines.router:EngineRouter"
 
 
 class EngineRouter:
@@ -51,7 +51,7 @@ class EngineRouter:
 
     @property
     def kinds(self) -> frozenset[str]:
-        return frozenset({"choice", "ebnf", "json_schema", "prefix", "regex", "structural_tag"})
+        return KINDS
 
     @property
     def probe_builder(self) -> str:
