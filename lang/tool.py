@@ -10,7 +10,7 @@ import msgspec
 
 from ramet.lang.backends import tool_json
 from ramet.lang.backends.base import ToolSpec
-from ramet.lang.values import type_schema
+from ramet.lang.values import convert_inner, type_schema
 from ramet.runtime.protocol import InvalidRequestError
 
 ON_ERROR = ("report", "raise")
@@ -69,7 +69,7 @@ class Tool:
 
     def arguments(self, arguments: object) -> dict[str, Any]:
         """Checked and converted to the hints' types. Raises ValueError that says what is wrong."""
-        struct = msgspec.convert(arguments, self.arguments_type)
+        struct = msgspec.convert(arguments, self.arguments_type, dec_hook=convert_inner)
         return {field: getattr(struct, field) for field in struct.__struct_fields__}
 
     def run(self, arguments: object) -> Any:

@@ -21,9 +21,13 @@ class Constraint:
 
 @runtime_checkable
 class _PydanticModel(Protocol):
-    """pydantic's BaseModel class, of which ramet knows these two methods and no more."""
+    """pydantic's BaseModel class, of which ramet knows these methods and no more."""
 
-    def model_json_schema(self) -> dict[str, Any]: ...
+    __name__: str
+
+    def model_json_schema(self, *, ref_template: str = ...) -> dict[str, Any]: ...
+
+    def model_validate(self, obj: object) -> object: ...
 
     def model_validate_json(self, json_data: str) -> object: ...
 
@@ -38,7 +42,14 @@ class JsonAs:
         # pydantic's and msgspec's errors are ValueErrors both.
         if isinstance(self.type, _PydanticModel):
             return self.type.model_validate_json(text)
-        return msgspec.json.decode(text, type=self.type)
+        return msgspec.json.decode(text, type=self.type, dec_hook=convert_inner)
+
+
+def convert_inner(type_: Any, value: object) -> object:
+    """msgspec's dec_hook for types that it does not know itself: pydantic's models inside of others."""
+    if isinstance(type_, _PydanticModel):
+        return type_.model_validate(value)
+    raise TypeError(f"{type_!r} is no type that JSON is read as")
 
 
 def parse_bool(text: str) -> bool:
@@ -99,8 +110,23 @@ def type_schema(type_: Any) -> dict[str, Any]:
     """
     if isinstance(type_, _PydanticModel):
         return _closed(type_.model_json_schema())
+    definitions: dict[str, Any] = {}
+
+    def schema_of_inner(inner: Any) -> dict[str, Any]:
+        """A pydantic model's, its definitions among those of the whole."""
+        if not isinstance(inner, _PydanticModel):
+            raise TypeError(f"{inner!r} has no JSON schema")
+        name = inner.__name__
+        schema = inner.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
+        inner_definitions = schema.pop("$defs", {})
+        definitions.update({f"{name}.{key}": value for key, value in inner_definitions.items()})
+        return schema
+
     try:
-        return _closed(msgspec.json.schema(type_))
+        schema = msgspec.json.schema(type_, schema_hook=schema_of_inner)
+        if definitions:
+            schema["$defs"] = {**schema.get("$defs", {}), **definitions}
+        return _closed(schema)
     except (TypeError, RuntimeError) as error:
         raise InvalidRequestError(
             f"json_schema is {type_!r}, which has no JSON schema ({error}); give a schema as dict or text, "

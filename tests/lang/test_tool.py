@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 
 from ramet.lang import Tool, describe_tools
 from ramet.lang.tool import check_on_error, error_text, result_text, tools_by_name
@@ -90,6 +92,23 @@ def odd(a: Callable[[], int]) -> None:
 def test_functions_that_cannot_be_tools(tool: Callable[..., Any], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         Tool.of(tool)
+
+
+class Trip(BaseModel):
+    to: str
+    nights: int = 1
+
+
+def test_a_parameter_may_be_a_pydantic_model() -> None:
+    def book(trip: Trip, guests: list[Trip]) -> str:
+        """Books a trip."""
+        return f"{trip.to} {trip.nights} {guests}"
+
+    tool = Tool.of(book)
+    Draft202012Validator.check_schema(tool.parameters)
+    assert tool.run({"trip": {"to": "Rome"}, "guests": []}) == "Rome 1 []"
+    with pytest.raises(ValueError, match="nights"):
+        tool.run({"trip": {"to": "Rome", "nights": "two"}, "guests": []})
 
 
 def unknown_hint(a: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821

@@ -1,5 +1,6 @@
 """Constraints and values: what the grammar lets through, up to the stop, the value can read."""
 
+import json
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -8,6 +9,7 @@ from typing import Any, Literal, TypedDict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict
 
 from ramet.lang.values import Constraint, dtype_constraint, json_constraint, json_document, type_schema
@@ -166,3 +168,39 @@ def test_what_is_no_schema(schema: object, words: str) -> None:
 
 def test_json_document() -> None:
     assert json_document({"a": [1, "ü"]}, "x") == '{"a":[1,"ü"]}'
+
+
+class Street(BaseModel):
+    number: int
+
+
+class Address(BaseModel):
+    street: Street
+    town: str
+
+
+@dataclass
+class Contact:
+    name: str
+    addresses: list[Address]
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        (list[Address], '[{"street": {"number": 3}, "town": "Ulm"}]'),
+        (Contact, '{"name": "Ada", "addresses": [{"street": {"number": 3}, "town": "Ulm"}]}'),
+        (dict[str, Address] | None, '{"home": {"street": {"number": 3}, "town": "Ulm"}}'),
+    ],
+)
+def test_pydantic_models_inside_of_other_types(type_: Any, text: str) -> None:
+    schema = type_schema(type_)
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
+    assert validator.is_valid(json.loads(text))
+    wrong = text.replace("3", '"three"')
+    assert not validator.is_valid(json.loads(wrong))
+    constraint = json_constraint(type_)
+    assert "Address(street=Street(number=3), town='Ulm')" in repr(constraint.parse(text))
+    with pytest.raises(ValueError, match="number"):
+        constraint.parse(wrong)
