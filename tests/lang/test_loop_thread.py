@@ -94,3 +94,26 @@ def test_there_are_two_loops_in_a_process() -> None:
 
 async def _process_id() -> int:
     return os.getpid()
+
+
+def test_closing_ends_what_a_task_begins_when_it_ends() -> None:
+    thread = LoopThread("closing")
+    ended: list[str] = []
+    begun = threading.Event()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def wait(name: str) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(name)
+            if name == "first":
+                tasks.append(asyncio.get_running_loop().create_task(wait("second")))
+                await asyncio.sleep(0)
+
+    thread.start(wait("first"))
+    assert begun.wait(10)
+    thread.close()
+    assert ended == ["first", "second"]
+    assert thread.loop.is_closed()
