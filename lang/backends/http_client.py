@@ -192,6 +192,9 @@ class HttpClient:
         parser = EventParser()
         pieces = response.aiter_bytes()
         with self._broken_off():
+            if response.headers.get("content-type", "").startswith("application/json"):
+                # Some gateways say what went wrong with a status of 200.
+                raise self._read_error(response.status_code, await _head(response))
             async for data in pieces:
                 for event in parser.feed(data):
                     yield event

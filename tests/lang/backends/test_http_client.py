@@ -74,6 +74,12 @@ def test_no_secret_is_shown() -> None:
     assert "hidden" not in repr(Server("s", "http://x", {"authorization": "hidden"}, connection))
 
 
+def test_an_error_with_a_status_of_success() -> None:
+    handler = in_turn(lambda: of_json({"error": {"message": "no such model"}}))
+    with serving(handler) as server, pytest.raises(GenerationError, match="with status 200: no such model"):
+        used(server.url, read_all)
+
+
 def test_a_redirect_is_not_followed() -> None:
     moved = Answer(307, b"", {"location": "http://elsewhere.invalid/"})
     with serving(in_turn(lambda: moved)) as server, pytest.raises(GenerationError, match="with status 307"):
