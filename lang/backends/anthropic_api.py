@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from ramet.lang.backends.anthropic_request import MESSAGES_ROUTE, Correspondent, letter
+from ramet.lang.backends.anthropic_request import MESSAGES_ROUTE, Correspondent, SharedStarts, letter
 from ramet.lang.backends.anthropic_stream import MessageReader
 from ramet.lang.backends.base import (
     Capabilities,
@@ -81,7 +81,9 @@ class Anthropic:
         headers = {"anthropic-version": API_VERSION} | ({} if api_key is None else {"x-api-key": api_key})
         server = Server(name, url, headers, connection or Connection())
         client = HttpClient(server, lambda status, body: answered_error(name, status, body))
-        whom = Correspondent(name, model, default_max_tokens, thinking, prompt_caching, dict(extra_body or {}))
+        whom = Correspondent(
+            name, model, default_max_tokens, thinking, prompt_caching, SharedStarts(), dict(extra_body or {})
+        )
         self._answers = _Answers(client, whom)
 
     @property
@@ -103,7 +105,11 @@ class Anthropic:
         return TranscriptPrompt(self._answers, Transcript())
 
     async def prefill(self, prompts: Sequence[Prompt]) -> None:
-        """The API is not told what comes: nothing is computed ahead."""
+        """Nothing is computed ahead, which the API has no way to ask for; but from now on requests mark where
+        they have these prompts' turns behind them, so that the first one's computation serves the others."""
+        for prompt in prompts:
+            if isinstance(prompt, TranscriptPrompt):
+                self._answers.whom.shared_starts.add(prompt.transcript)
 
     async def flush_cache(self) -> None:
         """Raises UnsupportedError: the API has no way to say it."""

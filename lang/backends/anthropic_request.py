@@ -18,9 +18,27 @@ from ramet.runtime.protocol import SamplingParams
 
 MESSAGES_ROUTE = "/v1/messages"
 CACHED = {"cache_control": {"type": "ephemeral"}}
+MAX_STARTS = 32
 _DEFAULTS = SamplingParams()
 
 Block = dict[str, Any]
+
+
+class SharedStarts:
+    """Turns that several prompts are known to begin with; the latest MAX_STARTS of them."""
+
+    def __init__(self) -> None:
+        self._starts: list[list[Message]] = []
+
+    def add(self, transcript: Transcript) -> None:
+        """Its whole turns."""
+        start = _whole_turns(transcript)
+        if start and start not in self._starts:
+            self._starts = [*self._starts, start][-MAX_STARTS:]
+
+    def longest(self, turns: Sequence[Message]) -> int:
+        """How many of the turns are such a start."""
+        return max((len(start) for start in self._starts if list(turns[: len(start)]) == start), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +51,7 @@ class Correspondent:
     """For calls without max_tokens, which the API wants in any case."""
     thinking: Mapping[str, Any] | None
     caches_prompts: bool
+    shared_starts: SharedStarts
     extra_body: Mapping[str, Any]
 
 
@@ -78,7 +97,8 @@ def letter(
         "stream": True,
     }
     if whom.caches_prompts:
-        _mark_cached(body, _num_shared(transcript))
+        before_fork = Transcript(transcript.pieces[: transcript.num_shared])
+        _mark_cached(body, max(len(_whole_turns(before_fork)), whom.shared_starts.longest(turns)))
     body.update(whom.extra_body)
     body = {key: value for key, value in body.items() if value is not None}
     return Letter(body, Reading.of(params, held.wrapping, server_stops=server_stops), hidden)
@@ -208,14 +228,11 @@ def _tools(whom: Correspondent, turns: Sequence[Message], offer: ToolOffer | Non
     return {"tools": tools, "tool_choice": choice}
 
 
-def _num_shared(transcript: Transcript) -> int:
-    """How many of the turns were said before the last fork, and are whole."""
-    shared = Transcript(transcript.pieces[: transcript.num_shared])
-    messages = shared.messages()
-    is_open = sum(piece.kind == "begin" for piece in shared.pieces) > sum(
-        piece.kind == "end" for piece in shared.pieces
-    )
-    return len(_turns(messages[:-1] if is_open else messages))
+def _whole_turns(transcript: Transcript) -> list[Message]:
+    """Those of the turns that have ended."""
+    kinds = [piece.kind for piece in transcript.pieces]
+    messages: list[Message] = [dict(message) for message in transcript.messages()]
+    return _turns(messages[:-1] if kinds.count("begin") > kinds.count("end") else messages)
 
 
 def _mark_cached(body: dict[str, Any], num_shared: int) -> None:

@@ -206,6 +206,18 @@ def test_what_is_shared_is_marked() -> None:
     assert sorted(map(marks, bodies)) == [["S", "B", "0"], ["S", "B", "1"]]
 
 
+def test_what_a_batch_shares_is_marked() -> None:
+    @ramet.function
+    def shots(s: Any, question: str) -> None:
+        s += ramet.user("An example. " * 40) + ramet.assistant("Its answer.")
+        s += ramet.user(question) + ramet.assistant(ramet.gen("x"))
+
+    with opened(lambda body: Speaks("a")) as (backend, bodies):
+        shots.run_batch([{"question": str(number)} for number in range(4)], backend=backend)
+    marks = ["cache_control" in body["messages"][1]["content"][-1] for body in bodies]
+    assert sum(marks) >= 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

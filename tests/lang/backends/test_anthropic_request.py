@@ -3,14 +3,14 @@ from typing import Any
 
 import pytest
 
-from ramet.lang.backends.anthropic_request import Correspondent, Letter, letter
+from ramet.lang.backends.anthropic_request import MAX_STARTS, Correspondent, Letter, SharedStarts, letter
 from ramet.lang.backends.base import ToolCall, ToolOffer, ToolSpec
 from ramet.lang.backends.transcript import Transcript
 from ramet.lang.errors import UnsupportedError
 from ramet.runtime.protocol import Choice, JsonSchema, SamplingParams
 from tests.lang.backends.test_openai_messages import transcript
 
-WHOM = Correspondent("s", "m", 99, None, False, {})
+WHOM = Correspondent("s", "m", 99, None, False, SharedStarts(), {})
 
 
 def asked(made: Transcript, params: SamplingParams | None = None, **options: Any) -> Letter:
@@ -91,6 +91,22 @@ def test_marks() -> None:
     body = asked(made, caches_prompts=True).body
     blocks = [*body["system"], *(block for turn in body["messages"] for block in turn["content"])]
     assert [block["text"] for block in blocks if "cache_control" in block] == ["s", "b", "c"]
+
+
+def test_starts_that_prompts_share() -> None:
+    starts = SharedStarts()
+    starts.add(transcript(("system", "s"), ("user", "a"), ("assistant", "b"), then="open"))
+    starts.add(transcript(("user", "a"), then=None))
+    starts.add(transcript(then="open"))
+    made = transcript(("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"))
+    body = asked(made, caches_prompts=True, shared_starts=starts).body
+    assert ["cache_control" in turn["content"][-1] for turn in body["messages"]] == [False, True, True]
+    other = transcript(("user", "a"), ("assistant", "x"), ("user", "c"))
+    body = asked(other, caches_prompts=True, shared_starts=starts).body
+    assert ["cache_control" in turn["content"][-1] for turn in body["messages"]] == [True, False, True]
+    for number in range(MAX_STARTS):
+        starts.add(transcript(("user", str(number)), then=None))
+    assert starts.longest(asked(other).body["messages"]) == 0
 
 
 def test_who_is_answered() -> None:
