@@ -13,7 +13,14 @@ from starlette.responses import Response
 
 from ramet.runtime.engine import EngineFace
 from ramet.runtime.protocol import wire
-from ramet.runtime.server import chat_route, completion_route, messages_route, native_routes, operations
+from ramet.runtime.server import (
+    chat_route,
+    completion_route,
+    messages_route,
+    native_routes,
+    operations,
+    responses_route,
+)
 from ramet.runtime.server.chat_prompt import ChatModel
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import HttpError, bad_request, error_response
@@ -34,6 +41,7 @@ DEFAULT_WIDTH = 128
 _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     ("/v1/chat/completions", chat_route.chat_completions, chat_route.RECORDS),
     ("/v1/completions", completion_route.completions, completion_route.RECORDS),
+    ("/v1/responses", responses_route.responses, responses_route.RECORDS),
     ("/v1/messages", messages_route.messages, messages_route.RECORDS),
     ("/v1/messages/count_tokens", messages_route.count_tokens, messages_route.RECORDS[:1]),
     (wire.GENERATE_ROUTE, native_routes.generate, (wire.GenerateRequest,)),

@@ -49,7 +49,9 @@ def check(server: Served, path: str, body: dict[str, Any]) -> None:
     elif not body.get("stream"):
         json.loads(response.text, parse_constant=lambda one: pytest.fail(f"{one} in {body}"))
     else:
-        assert response.text.endswith("data: [DONE]\n\n"), (body, response.text)
+        whole = ("data: [DONE]\n\n", '"message_stop"}\n\n', "}\n\n")
+        assert response.text.endswith(whole), (body, response.text)
+        assert '"error":{' not in response.text
 
 
 @settings(max_examples=150)
@@ -84,6 +86,23 @@ def test_tools(server: Served, tools: list[dict[str, Any]], choice: object) -> N
 @given(fields=st.dictionaries(st.sampled_from([n for n in COMPLETION if n not in SLOW]), VALUES, max_size=3))
 def test_completions(server: Served, fields: dict[str, Any]) -> None:
     check(server, "/v1/completions", {"prompt": "say:x", "max_tokens": 4, **fields})
+
+
+@settings(max_examples=120)
+@given(
+    path=st.sampled_from(["/v1/responses", "/v1/messages", "/v1/messages/count_tokens"]),
+    fields=st.dictionaries(
+        st.sampled_from(
+            ["input", "messages", "instructions", "system", "tools", "tool_choice", "text", "reasoning", "stream",
+             "thinking", "stop_sequences", "temperature", "top_k", "metadata", "program"]
+        ),
+        VALUES,
+        max_size=3,
+    ),
+)  # fmt: skip
+def test_other_forms_of_a_conversation(server: Served, path: str, fields: dict[str, Any]) -> None:
+    limit = {"/v1/responses": "max_output_tokens", "/v1/messages": "max_tokens"}.get(path)
+    check(server, path, {**fields, limit: 4} if limit else fields)
 
 
 @settings(max_examples=100)
