@@ -83,10 +83,10 @@ def listed(number: Number, most: int) -> list[int] | None:
     if not number.integer or number.low is None or number.high is None:
         return None
     step = number.multiple.numerator if number.multiple is not None else 1
-    first = -(-number.low.numerator // step) * step
+    first = ceil(number.low / step) * step
     if (number.high - first) / step > most:
         return None
-    return [value for value in range(first, int(number.high) + 1, step) if accepts(number, Fraction(value))]
+    return [value for value in range(first, floor(number.high) + 1, step) if accepts(number, Fraction(value))]
 
 
 def decimal_digits(value: Fraction) -> int:

@@ -1,0 +1,68 @@
+"""Drafts, identifiers, anchors and references."""
+
+import json
+
+import pytest
+
+from ramet.runtime.grammar.schema.document import load, parse_json, step
+from ramet.runtime.grammar.schema.limits import SchemaLimits
+from ramet.runtime.protocol import InvalidRequestError
+
+LIMITS = SchemaLimits()
+
+
+def test_references_resolve_against_the_nearest_id() -> None:
+    document = load(
+        json.dumps(
+            {
+                "$id": "http://example.com/root.json",
+                "$defs": {
+                    "a": {
+                        "$id": "nested/a.json",
+                        "$defs": {"b": {"$anchor": "here"}},
+                        "properties": {"$ref": {}},
+                    },
+                    "c/d": True,
+                    "e": {"$id": "urn:example:e", "$defs": {"f": {"$dynamicAnchor": "deep"}}},
+                },
+            }
+        ),
+        LIMITS,
+    )
+    assert document.resolve("#", "/$defs/a") == "/$defs/a"
+    assert document.resolve("nested/a.json#here", "") == "/$defs/a/$defs/b"
+    assert document.resolve("#/$defs/b", "/$defs/a/$defs/b") == "/$defs/a/$defs/b"
+    assert document.resolve("/root.json#/$defs/c~1d", "/$defs/a") == "/$defs/c~1d"
+    assert document.resolve("#/$defs/f", "/$defs/e") == "/$defs/e/$defs/f"
+    assert document.dynamic == {"deep": ("/$defs/e/$defs/f",)}
+    with pytest.raises(InvalidRequestError, match="points outside"):
+        document.resolve("other.json", "")
+
+
+def test_an_id_in_data_names_nothing() -> None:
+    document = load(
+        '{"enum": [{"$id": "http://x/y"}], "default": {"$anchor": "z"}, "properties": {"$id": {}}}', LIMITS
+    )
+    for reference in ("http://x/y", "#z"):
+        with pytest.raises(InvalidRequestError):
+            document.resolve(reference, "")
+
+
+@pytest.mark.parametrize(
+    ("declared", "draft"),
+    [
+        ("http://json-schema.org/draft-04/schema#", 4),
+        ("http://json-schema.org/draft-07/schema", 7),
+        ("https://json-schema.org/draft/2020-12/schema", 2020),
+        (None, 2020),
+    ],
+)
+def test_drafts(declared: str | None, draft: int) -> None:
+    document = load(json.dumps({} if declared is None else {"$schema": declared}), LIMITS)
+    assert document.draft == draft
+    assert document.declared == (declared is not None)
+
+
+def test_pointers_are_escaped() -> None:
+    assert step("/a", "b/c", 0, "~") == "/a/b~1c/0/~0"
+    assert parse_json("[1.5]", LIMITS) == [1.5]

@@ -1,0 +1,56 @@
+"""What is written: the plain dialect, and nothing else."""
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from ramet.runtime.grammar.schema import plan
+from ramet.runtime.grammar.schema.engines import subschemas
+from ramet.runtime.protocol import UnsupportedConstraintError
+from tests.runtime.grammar.schema.random_schemas import random_schema
+
+DIALECT = {
+    "$defs", "$ref", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum",
+    "exclusiveMinimum", "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength",
+    "minProperties", "minimum", "multipleOf", "pattern", "patternProperties", "prefixItems", "properties",
+    "required", "type",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_only_the_dialect_is_written(seed: int) -> None:
+    try:
+        root = json.loads(plan(random_schema(Random(seed))).text)
+    except UnsupportedConstraintError:
+        return
+    for pointer, part in subschemas(root):
+        assert part.keys() <= DIALECT
+        assert "$defs" not in part or pointer == ""
+        if "$ref" in part:
+            assert str(part["$ref"]).removeprefix("#/$defs/") in root["$defs"]
+        if "anyOf" in part or "$ref" in part:
+            assert part.keys() <= {"$defs", "anyOf", "$ref"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (True, {}),
+        ({"type": ["null", "string"]}, {"type": ["null", "string"]}),
+        ({"enum": [None, True, False]}, {"type": ["null", "boolean"]}),
+        ({"type": "array", "items": False}, {"type": "array", "items": False}),
+        ({"type": "integer", "multipleOf": 1.5}, {"type": "integer", "multipleOf": 3}),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}, {"type": "null"}),
+    ],
+)
+def test_spelling(schema: Any, expected: Any) -> None:
+    assert json.loads(plan(schema).text) == expected
+
+
+def test_equal_schemas_share_their_text() -> None:
+    first = plan({"minimum": 1, "type": "integer", "title": "x"})
+    assert first.text == plan({"type": "integer", "minimum": 1.0, "description": "y"}).text
+    ab, ba = ({"type": "object", "properties": {name: {} for name in names}} for names in ("ab", "ba"))
+    assert plan(ab).text != plan(ba).text

@@ -1,0 +1,67 @@
+"""Objects with counted properties, written out."""
+
+from itertools import combinations
+
+import pytest
+
+from ramet.runtime.grammar.schema import objects
+from ramet.runtime.grammar.schema.algebra import Algebra
+from ramet.runtime.grammar.schema.emit_objects import expand_object, forbid_names, spare_names
+from ramet.runtime.grammar.schema.records import Unsupported
+from ramet.runtime.grammar.schema.regex_syntax import parse_pattern
+from ramet.runtime.grammar.schema.shapes import ANY, NEVER, NUMBER, Node, Object, Some
+
+OBJECTS = [dict.fromkeys(names, 1) for size in range(6) for names in combinations("abcxy", size)]
+ABC = tuple((name, ANY) for name in "abc")
+MANY = tuple((f"p{index}", ANY) for index in range(20))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Object(props=ABC, rest=NEVER, low=2),
+        Object(props=ABC, rest=NEVER, high=1),
+        Object(props=ABC, rest=NEVER, low=1, high=2),
+        Object(props=ABC, low=1),
+        Object(props=ABC, high=2),
+        Object(props=ABC, required=frozenset("a"), low=2, high=3),
+        Object(props=ABC, some=(Some(frozenset("ab"), (), None, ANY),)),
+    ],
+)
+def test_the_union_is_the_object(value: Object) -> None:
+    algebra, found = Algebra(lambda name: NEVER, 100_000), list[Unsupported]()
+    plain = expand_object(value, algebra, found.append)
+    assert not found
+    for item in plain:
+        optional = [name for name, node in item.props if name not in item.required and not node.is_never]
+        assert not item.some
+        assert not optional or (not item.low and item.high is None)
+    for members in OBJECTS:
+        inside = objects.accepts(value, members, algebra)
+        assert inside == any(objects.accepts(item, members, algebra) for item in plain)
+
+
+@pytest.mark.parametrize(
+    ("value", "keyword"),
+    [
+        (Object(low=2), "minProperties"),
+        (Object(props=ABC, low=5), "minProperties"),
+        (Object(props=MANY, rest=NEVER, low=7, high=9), "minProperties"),
+        (Object(props=MANY, high=9), "maxProperties"),
+        (Object(some=(Some(frozenset(), (), None, Node((NUMBER,))),)), "not"),
+    ],
+)
+def test_what_cannot_be_counted_is_reported(value: Object, keyword: str) -> None:
+    found = list[Unsupported]()
+    expand_object(value, Algebra(lambda name: NEVER, 100_000), found.append)
+    assert {issue.keyword for issue in found} == {keyword}
+
+
+def test_classes_without_names() -> None:
+    regex = parse_pattern("^[ab]$").required[0]
+    value = Object(patterns=forbid_names(((regex, ANY),), ["a", "z"]), rest=NEVER)
+    assert [objects.property_node(value, name) for name in "abz"] == [NEVER, ANY, NEVER]
+    freer = Object(props=(("a", ANY),), patterns=((regex, Node((NUMBER,))),))
+    spared = Object(patterns=spare_names(freer, Algebra(lambda name: NEVER, 100)))
+    assert objects.property_node(spared, "a") == ANY
+    assert objects.property_node(spared, "b") == Node((NUMBER,))
