@@ -47,7 +47,7 @@ def schema_policy(max_whitespace: int) -> dict[str, object]:
         "whitespace_pattern": f"[ \\t\\n\\r]{{1,{max_whitespace}}}" if max_whitespace else None,
         "coerce_one_of": False,
         "lenient": False,
-        # Without it no character may be escaped by its number; lone surrogates are forbidden either way.
+        # Without it no character may be escaped by its number; half of a surrogate pair never is.
         "json_allow_general_unicode_escapes": True,
     }
 

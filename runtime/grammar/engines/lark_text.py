@@ -16,6 +16,12 @@ HEADER = '%llguidance {"no_forcing": true}\n'
 """Of each grammar. Without it a mask leaves only llguidance's own spelling of a text that must come: it is no
 more the set of tokens that the grammar allows, and depends on a tokenizer's code, not on its vocabulary
 alone."""
+ESCAPES_OF_OPEN_OBJECTS: Mapping[str, object] = {
+    "json_allowed_escapes": 'nrbtf\\"',
+    "json_allow_general_unicode_escapes": False,
+}
+"""For llguidance "\\u0061" is not the name "a", so what holds for the property "a" would not hold for it: where
+other names than those of properties are allowed, no character is escaped by its number."""
 MAX_GBNF_RULES = 500
 MAX_GBNF_CHARS = 1 << 16
 """The conversion takes time that grows with the square of both."""
@@ -81,8 +87,25 @@ def lark_json(planned: SchemaPlan, policy: Mapping[str, object]) -> str:
     Raises UnsupportedConstraintError: it cannot be enforced whole.
     """
     planned.choose("llguidance")
-    schema = {**schema_object(planned), "x-guidance": dict(policy)}
+    schema = schema_object(planned)
+    escapes = ESCAPES_OF_OPEN_OBJECTS if _names_some_of_open_objects(schema) else {}
+    schema = {**schema, "x-guidance": {**policy, **escapes}}
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
+
+
+def _names_some_of_open_objects(schema: dict[str, object]) -> bool:
+    """Whether an object has properties by name or pattern, and others beside them."""
+    pending: list[object] = [schema]
+    while pending:
+        match pending.pop():
+            case dict() as part:
+                is_named = bool(part.get("properties") or part.get("patternProperties"))
+                if is_named and part.get("additionalProperties", True) is not False:
+                    return True
+                pending += part.values()
+            case list() as parts:
+                pending += parts
+    return False
 
 
 def schema_object(planned: SchemaPlan) -> dict[str, object]:

@@ -30,7 +30,7 @@ def schema(document: object, max_whitespace: int = 8) -> JsonSchema:
     [
         ('{"name": "Zoë", "age": 7}', True),
         ('{"name":"x","age":120}', True),
-        ('{\n    "name": "a \\" \\u00e9 \\n",\n    "age": 0\n}', True),
+        ('{\n    "name": "a \\" é \\n",\n    "age": 0\n}', True),
         ('{"age": 7, "name": "x"}', False),
         ('{"name": "x", "age": 121}', False),
         ('{"name": "x", "age": 1.5}', False),
@@ -74,6 +74,31 @@ def test_the_callers_options_for_llguidance_have_no_say(tiny_router: EngineRoute
     assert ok("[1, 2]")
     assert not ok("[1,  2]")
     assert not ok("[1;2]")
+
+
+@pytest.mark.parametrize("name", ["a", "\n", '"', "\\", "é"])
+def test_no_escape_makes_another_name_of_a_propertys(tiny_router: EngineRouter, name: str) -> None:
+    document = {
+        "type": "object",
+        "properties": {name: {"type": "integer"}},
+        "additionalProperties": {"type": "null"},
+    }
+    ok = tiny_takes(tiny_router.compile(schema(document)))
+    assert ok(json.dumps({name: 1}, ensure_ascii=False))
+    for spelling in (json.dumps(name, ensure_ascii=False), f'"\\u{ord(name):04x}"', f'"\\u{ord(name):04X}"'):
+        assert not ok(f"{{{spelling}: null}}")
+        assert not ok(f"{{{json.dumps(name, ensure_ascii=False)}: 1, {spelling}: null}}")
+    assert ok('{"other \\n": null}')
+
+
+def test_characters_may_be_escaped_by_number_where_that_hides_nothing(tiny_router: EngineRouter) -> None:
+    closed = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+    ok = tiny_takes(tiny_router.compile(schema(closed)))
+    assert ok('{"a": "\\u00e9\\u0007"}')
+    assert not ok('{"\\u0061": "x"}')
+    ok = tiny_takes(tiny_router.compile(schema({"type": "string", "maxLength": 2})))
+    assert ok('"\\u00e9\\u0041"')
+    assert not ok('"\\u00e9\\u0041b"')
 
 
 @pytest.mark.parametrize("document", [True, {}])
