@@ -47,3 +47,20 @@ def test_what_is_neither_is_named(wrong: object) -> None:
 
 def test_any_engine_of_this_shape_is_one() -> None:
     assert isinstance(as_backend(SayingEngine(small_tokenizer(), [])), LocalBackend)
+
+
+def test_log_probabilities_of_the_prompt_are_told() -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        s += "The sky is\n" + gen("x", max_tokens=2, temperature=0)
+
+    opened = open_random(small_tokenizer())
+    with opened.face as engine:
+        state = program.run(backend=engine, return_logprob=True, logprob_start_len=3)
+        meta = state.get_meta_info("x")
+        assert meta["prompt_logprobs"] is not None
+        assert len(meta["logprobs"]) == len(meta["token_ids"])
+        told = [entry for entry in meta["prompt_logprobs"] if entry is not None]
+        prompt = opened.executor.prompts[-1]
+        assert [entry.chosen.token_id for entry in told] == prompt[3:]
+        assert program.run(backend=engine).get_meta_info("x")["prompt_logprobs"] is None
