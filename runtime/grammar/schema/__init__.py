@@ -3,6 +3,7 @@
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits, check_ebnf
 from ramet.runtime.grammar.schema.planner import plan
 from ramet.runtime.grammar.schema.records import ENGINES, SchemaPlan, Unsupported
+from ramet.runtime.grammar.schema.validate import Validator
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -10,6 +11,7 @@ __all__ = [
     "SchemaLimits",
     "SchemaPlan",
     "Unsupported",
+    "Validator",
     "check_ebnf",
     "plan",
 ]

@@ -1,0 +1,125 @@
+"""Validation of a finished value, for schemas of which a grammar enforces only a part."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ramet.runtime.grammar.schema.automaton import TooLargeError, matches
+from ramet.runtime.grammar.schema.document import Document, load, step
+from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits
+from ramet.runtime.grammar.schema.regex_parser import UnsupportedPatternError
+from ramet.runtime.grammar.schema.regex_syntax import Pattern, parse_pattern
+from ramet.runtime.protocol import UnsupportedConstraintError
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+_CLASSES = {
+    4: "Draft4Validator",
+    6: "Draft6Validator",
+    7: "Draft7Validator",
+    2019: "Draft201909Validator",
+    2020: "Draft202012Validator",
+}
+MAX_PROBLEMS = 5
+
+
+class Validator:
+    """Says what is wrong with a value, by jsonschema with its format checks. Immutable, for any thread.
+
+    Patterns are matched by automata, in time linear in the text: neither a model nor the author of a schema
+    can make it hang.
+    """
+
+    def __init__(self, schema: str, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
+        """
+        Raises:
+            InvalidRequestError: ``schema`` is no JSON schema or exceeds a limit.
+            UnsupportedConstraintError: it has a pattern that cannot be checked in bounded time.
+        """
+        import jsonschema
+
+        document = load(schema, limits)
+        self._patterns = {text: _parsed(text, pointer, limits) for pointer, text in _patterns(document)}
+        base = getattr(jsonschema, _CLASSES[document.draft])
+        extended = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+            base,
+            {
+                "pattern": self._pattern,
+                "patternProperties": self._pattern_properties,
+                "additionalProperties": self._additional_properties,
+            },
+        )
+        self._validator = extended(document.root, format_checker=base.FORMAT_CHECKER)
+
+    def problems(self, text: str) -> list[str]:
+        """What is wrong with the JSON ``text``, at most MAX_PROBLEMS items; empty: it is valid."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            return [f"no JSON: {error}"]
+        found = islice(self._validator.iter_errors(value), MAX_PROBLEMS)
+        return [f"{problem.json_path}: {problem.message[:300]}" for problem in found]
+
+    def _finds(self, pattern: str, text: str) -> bool:
+        parsed = self._patterns[pattern]
+        return all(matches(regex, text) for regex in parsed.required) and not any(
+            matches(regex, text) for regex in parsed.forbidden
+        )
+
+    def _pattern(self, _: Any, pattern: str, value: object, schema: Any) -> "Iterator[ValidationError]":
+        from jsonschema import ValidationError
+
+        if isinstance(value, str) and not self._finds(pattern, value):
+            yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+    def _pattern_properties(
+        self, validator: Any, patterns: Mapping[str, Any], value: object, schema: Any
+    ) -> "Iterator[ValidationError]":
+        if isinstance(value, dict):
+            for pattern, inner in patterns.items():
+                for name, member in value.items():
+                    if self._finds(pattern, name):
+                        yield from validator.descend(member, inner, path=name, schema_path=pattern)
+
+    def _additional_properties(
+        self, validator: Any, inner: Any, value: object, schema: Mapping[str, Any]
+    ) -> "Iterator[ValidationError]":
+        if not isinstance(value, dict):
+            return
+        patterns = schema.get("patternProperties", {})
+        for name, member in value.items():
+            if name not in schema.get("properties", {}) and not any(
+                self._finds(text, name) for text in patterns
+            ):
+                yield from validator.descend(member, inner, path=name)
+
+
+def _patterns(document: Document) -> Iterator[tuple[str, str]]:
+    """Every string that may be a pattern, with its pointer."""
+    stack: list[tuple[str, object]] = [("", document.root)]
+    while stack:
+        pointer, part = stack.pop()
+        if isinstance(part, dict):
+            if isinstance(text := part.get("pattern"), str):
+                yield pointer, text
+            if isinstance(members := part.get("patternProperties"), dict):
+                yield from ((step(pointer, "patternProperties"), text) for text in members)
+            stack += [(step(pointer, key), value) for key, value in part.items()]
+        elif isinstance(part, list):
+            stack += [(step(pointer, index), item) for index, item in enumerate(part)]
+
+
+def _parsed(text: str, pointer: str, limits: SchemaLimits) -> Pattern:
+    try:
+        parsed = parse_pattern(text, limits)
+        for regex in (*parsed.required, *parsed.forbidden):
+            matches(regex, "")
+    except UnsupportedPatternError as error:
+        why, remedy = error.why, error.remedy
+    except TooLargeError:
+        why, remedy = "is too large to match in bounded time", "shorten it"
+    else:
+        return parsed
+    raise UnsupportedConstraintError(f"#{pointer}: the pattern {text[:120]!r} {why}; {remedy}", field="grammar")
