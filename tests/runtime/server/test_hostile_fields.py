@@ -93,8 +93,8 @@ def test_completions(server: Served, fields: dict[str, Any]) -> None:
     path=st.sampled_from(["/v1/responses", "/v1/messages", "/v1/messages/count_tokens"]),
     fields=st.dictionaries(
         st.sampled_from(
-            ["input", "messages", "instructions", "system", "tools", "tool_choice", "text", "reasoning", "stream",
-             "thinking", "stop_sequences", "temperature", "top_k", "metadata", "program"]
+            ["input", "messages", "instructions", "system", "tools", "tool_choice", "text", "reasoning",
+             "stream", "thinking", "stop_sequences", "temperature", "top_k", "metadata", "program"]
         ),
         VALUES,
         max_size=3,

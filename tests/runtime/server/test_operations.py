@@ -83,3 +83,19 @@ def test_a_request_is_aborted_by_its_id() -> None:
         status, code = asyncio.run(asyncio.wait_for(run(), SECONDS))
         assert (status, code) == (400, "request_aborted")
         assert error_of(server.post("/abort", {}), 400)["param"] == "request_id"
+
+
+def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:
+    with served(ServerConfig(max_queued_requests=1), width=1) as server:
+
+        async def run() -> list[int]:
+            async with server.client() as client:
+                body = {"prompt": "slow", "max_tokens": 60}
+                answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(6)))
+                refused = [answer for answer in answers if answer.status_code == 429]
+                assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
+                assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
+                return [answer.status_code for answer in answers]
+
+        assert sorted(asyncio.run(asyncio.wait_for(run(), SECONDS))) == [200, 200, 429, 429, 429, 429]
+        assert "ramet_requests_refused_total 4.0" in server.get("/metrics").text
