@@ -3,7 +3,7 @@
 One int32 bitmask row per position: bit ``t % 32`` of word ``t // 32`` is 1 where token ``t`` is allowed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -108,3 +108,11 @@ class Vocabulary(Protocol):
     def token_bytes(self, token_id: int) -> bytes | None:
         """The bytes that a token spells; None for special and unused tokens."""
         ...
+
+
+@runtime_checkable
+class NamesControlTokens(Protocol):
+    """A Vocabulary that knows its control tokens by their texts."""
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]: ...

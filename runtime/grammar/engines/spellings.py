@@ -2,19 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
-from ramet.runtime.grammar.backend import Vocabulary
+from ramet.runtime.grammar.backend import NamesControlTokens, Vocabulary
 from ramet.runtime.grammar.token_table import AllowedTokens, TokenTable
 from ramet.runtime.protocol import UnsupportedConstraintError
-
-
-@runtime_checkable
-class NamesControlTokens(Protocol):
-    """A vocabulary that knows its control tokens by their texts."""
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]: ...
 
 
 class Spellings:

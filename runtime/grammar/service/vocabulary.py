@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ramet.runtime.grammar.backend import Vocabulary
+from ramet.runtime.grammar.backend import NamesControlTokens, Vocabulary
 
 
 class PlainVocabulary(msgspec.Struct, frozen=True):
@@ -11,11 +11,14 @@ class PlainVocabulary(msgspec.Struct, frozen=True):
     spellings: list[bytes | None]
     """By token id; None for special and unused tokens."""
     stop_token_ids: tuple[int, ...]
+    special_tokens: dict[str, int] = {}
+    """Text -> id of each control token, where the original knows them."""
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> "PlainVocabulary":
         spellings = [vocabulary.token_bytes(token_id) for token_id in range(vocabulary.vocab_size)]
-        return cls(spellings, tuple(vocabulary.stop_token_ids))
+        special = dict(vocabulary.special_tokens) if isinstance(vocabulary, NamesControlTokens) else {}
+        return cls(spellings, tuple(vocabulary.stop_token_ids), special)
 
     @property
     def vocab_size(self) -> int:

@@ -5,6 +5,7 @@ import msgspec
 from ramet.runtime.grammar import ChoiceBackend
 from ramet.runtime.grammar.service import PlainVocabulary
 from ramet.runtime.protocol import Choice
+from ramet.runtime.tokenizer import ByteTokenizer
 from tests.runtime.grammar.fakes import ListVocabulary
 
 
@@ -17,3 +18,8 @@ def test_it_travels_and_serves_a_backend() -> None:
     assert [copy.token_bytes(token_id) for token_id in range(4)] == spellings
     matcher = ChoiceBackend(copy).compile(Choice(("ab",))).matcher()
     assert matcher.forced_tokens() == [0, 3, 2]
+
+
+def test_it_names_control_tokens_where_the_original_does() -> None:
+    assert PlainVocabulary.of(ByteTokenizer()).special_tokens == {"<s>": 256, "</s>": 257}
+    assert PlainVocabulary.of(ListVocabulary([b"a", None], [1])).special_tokens == {}
