@@ -25,17 +25,24 @@ _NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multi
 Schema = dict[str, object]
 Found = Iterator[tuple[str, str]]
 """(keyword, why)."""
+Parsed = dict[str, tuple[Regex | None, ...]]
+"""Pattern -> what the whole text must match; None: it is too large to read again."""
 
 
 def find_obstacles(schema: Schema | bool, limits: SchemaLimits) -> Mapping[str, tuple[Unsupported, ...]]:
     """By engine, what of a plan's ``schema`` it cannot do; an engine without obstacles is left out."""
     found: dict[str, list[Unsupported]] = {"llguidance": [], "xgrammar": [], "outlines": []}
+    # The same pattern, such as a format's, stands in many places.
+    parsed: Parsed = {}
     for pointer, part in subschemas(schema):
+        for text in _texts(part):
+            if text not in parsed:
+                parsed[text] = _parse(text, limits)
         for engine, rules in _RULES.items():
             if len(found[engine]) < _MOST_LISTED:
                 found[engine] += [
                     Unsupported(pointer, keyword, f"{engine} {why}", "use another engine, or simplify this")
-                    for keyword, why in rules(part, limits)
+                    for keyword, why in rules(part, parsed)
                 ]
     return MappingProxyType({engine: tuple(items) for engine, items in found.items() if items})
 
@@ -59,13 +66,13 @@ def subschemas(schema: Schema | bool) -> Iterator[tuple[str, Schema]]:
         stack += [(step(pointer, keyword), part.get(keyword)) for keyword in ("items", "additionalProperties")]
 
 
-def _guidance(part: Schema, limits: SchemaLimits) -> Found:
-    for keyword, tree in _trees(part, limits):
+def _guidance(part: Schema, parsed: Parsed) -> Found:
+    for keyword, tree in _trees(part, parsed):
         if tree is not None and _some_class(tree, is_loose):
             yield keyword, "lets an escaped quote or backslash through where NUL is allowed"
 
 
-def _xgrammar(part: Schema, limits: SchemaLimits) -> Found:
+def _xgrammar(part: Schema, parsed: Parsed) -> Found:
     values = _values(part)
     if any(isinstance(value, dict | list) for value in values):
         yield "enum", "writes objects and arrays of an enum in one spelling only"
@@ -77,7 +84,7 @@ def _xgrammar(part: Schema, limits: SchemaLimits) -> Found:
         yield "pattern", "ignores a length beside a pattern"
     if "multipleOf" in part and part.get("type") != "integer":
         yield "multipleOf", "may ignore multipleOf of numbers"
-    yield from _pattern(part, limits)
+    yield from _pattern(part, parsed)
     if (
         part.get("type") == "object"
         and "patternProperties" in part
@@ -90,7 +97,7 @@ def _xgrammar(part: Schema, limits: SchemaLimits) -> Found:
         yield "minProperties", "may miscount properties"
 
 
-def _outlines(part: Schema, limits: SchemaLimits) -> Found:
+def _outlines(part: Schema, parsed: Parsed) -> Found:
     values = _values(part)
     if any(
         isinstance(value, dict | list) or (isinstance(value, str) and _needs_escape(value)) for value in values
@@ -110,7 +117,7 @@ def _outlines(part: Schema, limits: SchemaLimits) -> Found:
             yield keyword, f"needs too long for {keyword} {bound}"
     if "pattern" in part and ("minLength" in part or "maxLength" in part):
         yield "pattern", "may ignore a length beside a pattern"
-    yield from _pattern(part, limits)
+    yield from _pattern(part, parsed)
     yield from _outlines_shape(part)
 
 
@@ -127,9 +134,9 @@ def _outlines_shape(part: Schema) -> Found:
             yield "properties", f"needs too long for {optional} optional properties"
 
 
-def _pattern(part: Schema, limits: SchemaLimits) -> Found:
+def _pattern(part: Schema, parsed: Parsed) -> Found:
     """For engines that are not aware of JSON's escapes, or slow where repetitions nest."""
-    for keyword, tree in _trees(part, limits):
+    for keyword, tree in _trees(part, parsed):
         if tree is None:
             yield keyword, "may need too long for a pattern of this size"
             continue
@@ -139,19 +146,25 @@ def _pattern(part: Schema, limits: SchemaLimits) -> Found:
             yield keyword, "can hang on a repetition inside a bounded repetition"
 
 
-def _trees(part: Schema, limits: SchemaLimits) -> Iterator[tuple[str, Regex | None]]:
+def _trees(part: Schema, parsed: Parsed) -> Iterator[tuple[str, Regex | None]]:
     """(keyword, what the whole text must match) of each pattern; None: it is too large to read again."""
-    texts = [("pattern", part["pattern"])] if "pattern" in part else []
+    for text in _texts(part):
+        keyword = "pattern" if text == part.get("pattern") else "patternProperties"
+        for tree in parsed[text]:
+            yield keyword, tree
+
+
+def _texts(part: Schema) -> list[str]:
     members = part.get("patternProperties")
-    if isinstance(members, dict):
-        texts += [("patternProperties", text) for text in members]
-    for keyword, text in texts:
-        assert isinstance(text, str)
-        try:
-            for tree in parse_pattern(text, limits).required:
-                yield keyword, tree
-        except UnsupportedPatternError:
-            yield keyword, None
+    texts = [part["pattern"]] if "pattern" in part else []
+    return [text for text in (*texts, *(members if isinstance(members, dict) else ())) if isinstance(text, str)]
+
+
+def _parse(text: str, limits: SchemaLimits) -> tuple[Regex | None, ...]:
+    try:
+        return parse_pattern(text, limits).required
+    except UnsupportedPatternError:
+        return (None,)
 
 
 def _values(part: Schema) -> list[object]:
@@ -192,6 +205,6 @@ def _hangs(tree: Regex, *, inside: bool) -> bool:
             return False
 
 
-_RULES: Mapping[str, Callable[[Schema, SchemaLimits], Found]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[Schema, Parsed], Found]] = MappingProxyType(
     {"llguidance": _guidance, "xgrammar": _xgrammar, "outlines": _outlines}
 )
