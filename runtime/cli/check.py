@@ -6,13 +6,16 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from ramet.runtime.grammar.schema import ENGINES, SchemaPlan, Unsupported, plan
 from ramet.runtime.protocol import InvalidRequestError, JsonSchema, RametError
+from ramet.runtime.protocol.grammar_spec import GRAMMAR_BACKENDS
+
+if TYPE_CHECKING:
+    from ramet.runtime.grammar.schema import SchemaPlan
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,14 +48,14 @@ def check(
         str, typer.Argument(help="A JSON file, - for stdin, or module:Name of a pydantic model or dataclass.")
     ],
     backend: Annotated[
-        str, typer.Option(help=f"auto, or the engine that has to do it: {', '.join(ENGINES)}.")
+        str, typer.Option(help=f"The engine that has to do it: one of {', '.join(GRAMMAR_BACKENDS)}.")
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what of a JSON schema is enforced, by which engine, and what is refused. Exit status 1: refused."""
-    if backend not in ("auto", *ENGINES):
+    if backend not in GRAMMAR_BACKENDS:
         raise InvalidRequestError(
-            f"--backend is {backend!r}; it must be auto or one of {', '.join(ENGINES)}", field="backend"
+            f"--backend is {backend!r}; it must be one of {', '.join(GRAMMAR_BACKENDS)}", field="backend"
         )
     text = read_schema(schema)
     report = examine(text, None if backend == "auto" else backend)
@@ -82,6 +85,8 @@ def examine(text: str, engine: str | None) -> Report:
     Raises:
         InvalidRequestError: it is no JSON schema, or exceeds a limit.
     """
+    from ramet.runtime.grammar.schema import ENGINES, Unsupported, plan
+
     began = time.perf_counter()
     planned = plan(text)
     planned_at = time.perf_counter()
@@ -136,7 +141,7 @@ def _compile(text: str, engine: str) -> str | None:
     return None
 
 
-def _rewritten(planned: SchemaPlan) -> Any:
+def _rewritten(planned: "SchemaPlan") -> Any:
     return json.loads(planned.text)
 
 

@@ -29,8 +29,8 @@ class ProgramTag(msgspec.Struct, frozen=True, kw_only=True):
     variable: str = ""
     """What the program calls the answer, where it has a name."""
     remaining_calls: int | None = None
-    """How many calls are known to go on from this one: on its branch, and on those forked from it later. At least
-    so many come; 0: none does. None: nothing is known."""
+    """How many calls are known to go on from this one: on its branch, and on those forked from it later. At
+    least so many come; 0: none does. None: nothing is known."""
     next_prefix: tuple[int, ...] = ()
     """Token ids that the program's next prompt is expected to append after this answer."""
     next_text: str = ""
