@@ -8,8 +8,9 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
@@ -18,21 +19,46 @@ from ramet.lang.errors import ProgramStructureError
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
+LEAVING_TIME = 1.0
+"""Seconds that closing waits for those who use a loop from other threads."""
+
 
 class LoopThread:
     """An event loop on a daemon thread of its own, until ``close`` or the interpreter's exit."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        self._users: list[Callable[[], None]] = []
+        self._users_changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def call(self, callback: Callable[[*Args], object], *args: *Args) -> None:
-        """Calls it on the loop's thread, soon; in the order of the calls here."""
-        self.loop.call_soon_threadsafe(callback, *args)
+    def call(self, callback: Callable[[*Args], object], *args: *Args) -> bool:
+        """Calls it on the loop's thread, soon; in the order of the calls here. False: the loop is closed, and
+        nothing is called any more: the interpreter exits."""
+        try:
+            self.loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+            return False
+        return True
+
+    @contextmanager
+    def used(self, leave: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, on whatever thread, ``close`` begins with calling ``leave``, and waits for the
+        block's end, but not for ever."""
+        with self._users_changed:
+            self._users.append(leave)
+        try:
+            yield
+        finally:
+            with self._users_changed:
+                self._users.remove(leave)
+                self._users_changed.notify_all()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs it to its end, in this thread's context. Ctrl-C cancels it, waits for its end, and is raised."""
@@ -52,13 +78,21 @@ class LoopThread:
         """Runs it in this thread's context, without waiting."""
         started: Started[T] = Started(self)
         # asyncio copies the context of whoever calls this; the task takes it over.
-        self.call(started.begin, coroutine)
+        if not self.call(started.begin, coroutine):
+            coroutine.close()
+            started.outcome.set_exception(CancelledError())
         return started
 
     def close(self) -> None:
         """Cancels what runs and ends the thread. Closing twice is allowed."""
         if self.loop.is_closed() or self.is_current():
             return
+        with self._users_changed:
+            users = list(self._users)
+        for leave in users:
+            leave()
+        with self._users_changed:
+            self._users_changed.wait_for(lambda: not self._users, LEAVING_TIME)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=5.0)
 
@@ -92,8 +126,7 @@ class Started(Generic[T]):
 
     def cancel(self) -> None:
         """Cancels it if it still runs, and waits for its end."""
-        if not self.outcome.done():
-            self._thread.call(self._cancel_task)
+        if not self.outcome.done() and self._thread.call(self._cancel_task):
             wait([self.outcome])
 
     def _cancel_task(self) -> None:
@@ -116,6 +149,8 @@ def branches_loop() -> LoopThread:
 
 def bodies_loop() -> LoopThread:
     """This process's loop for programs written as ``async def`` that synchronous code runs."""
+    # What is started first is closed last: these programs end their branches when they are cancelled.
+    branches_loop()
     return _loop_thread("ramet async programs", os.getpid())
 
 

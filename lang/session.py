@@ -102,12 +102,13 @@ class Session:
     def _run_body(self) -> None:
         """Never raises: what went wrong is the run's error."""
         invocation = self._invocation
-        try:
-            value = invocation.function(self._state, *invocation.args, **invocation.kwargs)
-            finish(self._close(value, None))
-        except BaseException as error:
-            # Whatever it is, Ctrl-C included, what runs is ended first; the run then has the error.
-            finish(self._close(None, error))
+        with self._execution.thread.used(self._leave_at_exit):
+            try:
+                value = invocation.function(self._state, *invocation.args, **invocation.kwargs)
+                finish(self._close(value, None))
+            except BaseException as error:
+                # Whatever it is, Ctrl-C included, what runs is ended first; the run then has the error.
+                finish(self._close(None, error))
 
     async def _body(self) -> object:
         invocation = self._invocation
@@ -176,6 +177,12 @@ class Session:
         return tuple(variable for _, variable in found if variable is not None)
 
     def _leave(self, _: bool) -> None:
+        self._cancel("its stream was left")
+
+    def _leave_at_exit(self) -> None:
+        self._cancel("the interpreter exits")
+
+    def _cancel(self, reason: str) -> None:
         if not self._run.ended:
-            self._execution.cancel("its stream was left")
+            self._execution.cancel(reason)
             self._run.error()

@@ -169,8 +169,12 @@ async def _in_thread(call: Callable[[], object]) -> object:
             result = call()
         except BaseException as raised:
             error = _as_exception(raised)
-        if not loop.is_closed():
+        try:
             loop.call_soon_threadsafe(settle_outcome, result, error)
+        except RuntimeError:
+            # The loop was closed meanwhile: nobody waits any more.
+            if not loop.is_closed():
+                raise
 
     threading.Thread(target=body, name="ramet tool", daemon=True).start()
     return await outcome

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from ramet.lang import ProgramStructureError
+from ramet.lang import ProgramStructureError, loop_thread
 from ramet.lang.loop_thread import LoopThread, bodies_loop, branches_loop, refuse_to_block_branches
 
 
@@ -117,3 +117,42 @@ def test_closing_ends_what_a_task_begins_when_it_ends() -> None:
     thread.close()
     assert ended == ["first", "second"]
     assert thread.loop.is_closed()
+
+
+def test_those_who_use_the_loop_leave_before_it_closes() -> None:
+    thread = LoopThread("used")
+    leaving, entered = threading.Event(), threading.Event()
+    said: list[object] = []
+
+    def use() -> None:
+        with thread.used(leaving.set):
+            entered.set()
+            assert leaving.wait(10)
+            said.append(thread.call(said.append, "on the loop"))
+
+    user = threading.Thread(target=use)
+    user.start()
+    assert entered.wait(10)
+    thread.close()
+    user.join(10)
+    assert said in ([True, "on the loop"], ["on the loop", True])
+
+
+def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "LEAVING_TIME", 0.01)
+    thread = LoopThread("used")
+    with thread.used(lambda: None):
+        thread.close()
+    assert thread.loop.is_closed()
+
+
+def test_nothing_is_called_on_a_closed_loop() -> None:
+    thread = LoopThread("closed")
+    thread.close()
+    called: list[int] = []
+    assert not thread.call(called.append, 1)
+    started = thread.start(asyncio.sleep(0))
+    started.cancel()
+    with pytest.raises(CancelledError):
+        started.outcome.result(timeout=10)
+    assert called == []

@@ -225,8 +225,20 @@ def test_leaving_a_stream_closes_the_connection(how: str) -> None:
                 break
 
     async def cancel(client: HttpClient) -> None:
-        task = asyncio.create_task(read_all(client))
-        await asyncio.sleep(0.05)
+        begun = asyncio.Event()
+
+        def notice(event: ServerSentEvent) -> bool:
+            begun.set()
+            return False
+
+        async def read() -> None:
+            async with client.events("/stream", {}, notice) as events:
+                async for _ in events:
+                    pass
+
+        task = asyncio.create_task(read())
+        # Not sooner: a connection on which nothing was asked yet is none that a stream is left on.
+        await begun.wait()
         task.cancel()
         await asyncio.wait({task})
 
