@@ -101,7 +101,7 @@ def explain_trace(trace: Trace, backend: Backend, compilation: Compilation) -> E
         ("drop unread", _drop_line(len(dropped), compilation)),
         ("depth first", _order_line(trace)),
         ("prewarm", _prewarm_line(trace)),
-        ("tag", "each call says how many calls follow it, and with which text"),
+        ("tag", "each call says how many calls follow it"),
     )
     return Explanation(
         trace=trace,

@@ -1,26 +1,12 @@
-"""Pass: each call's ProgramTag says what follows it, for the scheduler and the cache."""
+"""Pass: each call's ProgramTag says how many calls go on from it, for the scheduler and the cache."""
 
 from dataclasses import replace
 
 import msgspec
 
 from ramet.lang.compiler.piece import Piece, Track
-from ramet.lang.operations import (
-    AppendImage,
-    AppendText,
-    AppendValue,
-    BeginRole,
-    Choose,
-    Concatenate,
-    EndRole,
-    Generate,
-    Operation,
-    Spawn,
-)
+from ramet.lang.operations import Choose, Generate, Operation, Spawn
 from ramet.runtime.protocol import ProgramTag
-
-MAX_NEXT_TEXT = 4096
-"""Characters. What is behind costs more to send than it is worth to know."""
 
 
 def tag_calls(piece: Piece) -> Piece:
@@ -30,21 +16,16 @@ def tag_calls(piece: Piece) -> Piece:
     # Children before their parents: a parent's calls are followed by those of the branches that it forks.
     for track in reversed(piece.tracks):
         following = 0
-        next_text = ""
         operations: list[Operation] = []
         for operation in reversed(track.operations):
             match operation:
-                case AppendText(text):
-                    next_text = (text + next_text)[:MAX_NEXT_TEXT]
                 case Generate() | Choose():
-                    operation = _with_tag(operation, _known(following, piece), next_text)
+                    operation = _with_tag(operation, _known(following, piece))
                     following += 1
-                    next_text = ""
                 case Spawn(children):
                     following += sum(totals[child.path] for child in children if child in tracks)
-                    next_text = ""
-                case BeginRole() | EndRole() | AppendImage() | AppendValue() | Concatenate():
-                    next_text = ""
+                case _:
+                    pass  # No call.
             operations.append(operation)
         totals[track.branch.path] = following
         tagged.append(replace(track, operations=tuple(reversed(operations))))
@@ -60,8 +41,8 @@ def _known(following: int, piece: Piece) -> int | None:
     return following if following or piece.whole else None
 
 
-def _with_tag(operation: Generate | Choose, following: int | None, next_text: str) -> Operation:
-    tag = msgspec.structs.replace(tag_of(operation), remaining_calls=following, next_text=next_text)
+def _with_tag(operation: Generate | Choose, following: int | None) -> Operation:
+    tag = msgspec.structs.replace(tag_of(operation), remaining_calls=following)
     if isinstance(operation, Generate):
         return replace(operation, tag=tag)
     return replace(operation, request=msgspec.structs.replace(operation.request, tag=tag))

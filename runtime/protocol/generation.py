@@ -31,10 +31,6 @@ class ProgramTag(msgspec.Struct, frozen=True, kw_only=True):
     remaining_calls: int | None = None
     """How many calls are known to go on from this one: on its branch, and on those forked from it later. At
     least so many come; 0: none does. None: nothing is known."""
-    next_prefix: tuple[int, ...] = ()
-    """Token ids that the program's next prompt is expected to append after this answer."""
-    next_text: str = ""
-    """The same as text, as far as it is known; where there are no ids."""
     deadline: float | None = None
     """Unix time, seconds, after which the answer is of no use."""
 
@@ -107,6 +103,9 @@ class RequestStats(msgspec.Struct, frozen=True, kw_only=True):
     num_accepted_draft_tokens: int = 0
     num_late_masks: int = 0
     """Steps that were lost because the grammar's mask was not there in time."""
+    num_resamples: int = 0
+    """How often an answer was thrown away because it was not valid (JsonSchema with ``strict`` false); the
+    other counts are those of the answer that was kept."""
     num_preemptions: int = 0
     num_overtaken: int = 0
     """How often a younger request was admitted before this one."""

@@ -32,7 +32,7 @@ INPUT = protocol.GenerateInput(
     params=protocol.SamplingParams(
         stop=("a",), logit_bias={3: -1.5}, grammar=protocol.Choice(("x", "y")), stop_token_ids=(1,)
     ),
-    tag=protocol.ProgramTag(next_prefix=(1, 2), deadline=1.5),
+    tag=protocol.ProgramTag(branch="0/1", remaining_calls=2, deadline=1.5),
 )
 ENTRY = protocol.TokenLogprobs(
     protocol.Logprob(1, float("-inf"), 3), (protocol.Logprob(2, -0.5, 0), protocol.Logprob(1, -0.7, 1))

@@ -71,7 +71,7 @@ def test_a_request_comes_back_as_it_was() -> None:
         ),
         params=SamplingParams(stop=("a",), logit_bias={3: 1.5}, grammar=Choice(("yes", "no"))),
         stream=True,
-        tag=ProgramTag(program_id="p", next_prefix=(1, 2)),
+        tag=ProgramTag(program_id="p", branch="0/1", remaining_calls=2),
         priority=2,
         cache_salt="tenant",
     )
