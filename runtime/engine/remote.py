@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -72,6 +73,7 @@ class RemoteClient:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._unsent: deque[bytes] = deque()  # the thread's alone
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._home = HomeProcess()
@@ -222,6 +224,8 @@ class RemoteClient:
         poller.register(self._wake_read, zmq.POLLIN)
         poller.register(self._child.life_fd, zmq.POLLIN | zmq.POLLERR)
         while True:
+            # Without flags the socket is not polled: one with nothing to send is always writable.
+            poller.register(requests, zmq.POLLOUT if self._unsent else 0)
             events = dict(poller.poll())
             if self._wake_read in events:
                 os.read(self._wake_read, 1 << 16)
@@ -235,13 +239,18 @@ class RemoteClient:
                 return False
 
     def _send_all(self, requests: "zmq.Socket[bytes]") -> bool:
-        """False: this client was closed."""
+        """False: this client was closed.
+
+        What cannot be sent is kept: each socket connects by itself, so the process may have said over the one
+        that it is ready before the other is there. Where the process is gone, its end is the next event.
+        """
         while not self._outbox.empty():
             message = self._outbox.get()
             if message is None:
                 return False
-            # Where it cannot be sent the process is gone, and its end is the next event.
-            _send(requests, message)
+            self._unsent.append(message)
+        while self._unsent and _send(requests, self._unsent[0]):
+            self._unsent.popleft()
         return True
 
     def _receive_all(self, replies: "zmq.Socket[bytes]") -> None:

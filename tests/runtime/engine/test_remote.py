@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ramet.runtime.engine import child
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.remote import RemoteClient
 from ramet.runtime.engine.sinks import Failure, ThreadSink
@@ -38,6 +39,25 @@ def test_requests_run_and_end(client: RemoteClient) -> None:
     client.submit([request("a", 3)], sink)
     assert [output.token_ids for output in outputs_until_end(sink)] == [[0], [1], [2]]
     assert client.ready.tokenizer.vocab_size == client.info.vocab_size
+
+
+def test_what_is_submitted_before_the_process_can_read_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    late = "from tests.runtime.engine.late_worker import main"
+    monkeypatch.setattr(
+        child, "_BOOTSTRAP", child._BOOTSTRAP.replace("from ramet.runtime.engine.worker import main", late)
+    )
+    client = RemoteClient(EngineConfig(), builder="tests.runtime.engine.builders:slow", start_timeout=60)
+    try:
+        sink = ThreadSink()
+        other = ThreadSink()
+        client.submit([request("a", 2)], sink)
+        client.submit([request("b", 1)], other)
+        assert [output.token_ids for output in outputs_until_end(sink)] == [[0], [1]]
+        assert [output.token_ids for output in outputs_until_end(other)] == [[0]]
+        client.check_integrity()
+    finally:
+        client.close()
 
 
 def test_an_id_in_use_is_refused_before_it_is_sent(client: RemoteClient) -> None:
