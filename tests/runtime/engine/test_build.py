@@ -134,7 +134,7 @@ def test_it_says_what_was_built(settings: dict[str, Any]) -> None:
     phases: list[str] = []
     built = build_engine(EngineConfig(**settings), lambda phase, fraction: phases.append(phase))
     info = built.info
-    assert (info.vocab_size, info.context_length, info.kv_tokens, info.page_size) == (VOCAB, 128, 256, 16)
+    assert (info.vocab_size, info.context_length, info.kv_tokens, info.page_size) == (VOCAB, 128, 256, 1)
     assert (info.architecture, info.num_layers, info.quantization) == ("LlamaForCausalLM", LAYERS, "none")
     assert (info.device, info.dtype) == ("cpu", "float32")
     assert info.kv_bytes == 256 * 2 * LAYERS * HIDDEN // HEADS * KV_HEADS * 4
