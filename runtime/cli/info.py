@@ -32,6 +32,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     dtype: str
     quantization: str
+    kernels: str
     vocab_size: int
     context_length: int
 
@@ -112,6 +113,7 @@ def gather(engine: "Engine", threads: int, timings: dict[str, float] | None) -> 
             weight_bytes=about.weight_bytes,
             dtype=about.dtype,
             quantization=about.quantization,
+            kernels=about.kernels,
             vocab_size=about.vocab_size,
             context_length=about.context_length,
         ),
@@ -140,6 +142,7 @@ def report(facts: Facts) -> list[str]:
             f"{model.num_parameters / 1e6:.1f} M parameters in {_size(model.weight_bytes)} "
             f"({model.dtype}, quantization {model.quantization})",
         ),
+        ("kernels", model.kernels),
         ("context", f"{model.context_length} tokens, vocabulary of {model.vocab_size}"),
         ("KV pool", f"{pool.tokens} tokens in pages of {pool.page_size}, {_size(pool.bytes)}"),
         ("weight cache", f"{cache.path}: {_size(cache.bytes)} of at most {_size(cache.limit_bytes)}"),

@@ -27,6 +27,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "float32"
     quantization: str = "none"
+    kernels: str = "torch"
+    """What a CPU computes with: the instruction set that ramet's kernels in C were compiled for, else torch and
+    why."""
     grammars: tuple[str, ...] = ()
     """Tags of the GrammarSpec kinds that it enforces."""
     num_layers: int = 0
