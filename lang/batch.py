@@ -85,8 +85,10 @@ class Batch:
         """What the runs share: one backend serves them all."""
         first = self.invocations[0]
         backend = first.backend
-        share = min(self.parallel, len(self.invocations)) > 1 and all(
-            one.cache_salt == first.cache_salt for one in self.invocations
+        share = (
+            backend.capabilities.hoists
+            and min(self.parallel, len(self.invocations)) > 1
+            and all(one.cache_salt == first.cache_salt for one in self.invocations)
         )
         return Common(
             SharedCalls(backend.capabilities), PrefixGate(backend, first.cache_salt) if share else None

@@ -367,8 +367,8 @@ class Branch:
         """What the compiler has put in."""
         assert self._prompt is not None
         match advice:
-            case AwaitPrefix(gate, start):
-                await gate.arrive(start)
+            case AwaitPrefix(gate, start, tools):
+                await gate.arrive(start, tools)
             case Prewarm() if not self._queue:
                 self.execution.warm(self._prompt.fork())
             case Prewarm():

@@ -6,7 +6,7 @@ Every operation that somebody may wait for has a variable, which is settled what
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ramet.lang.backends.base import SelectRequest, ToolCall
+from ramet.lang.backends.base import SelectRequest, ToolCall, ToolSpec
 from ramet.lang.ir import Parse, ReasoningFormat, ToolUse
 from ramet.lang.variables import TextFeed, Variable
 from ramet.runtime.protocol import ProgramTag, SamplingParams
@@ -117,6 +117,8 @@ class AwaitPrefix:
     gate: "PrefixGate"
     start: "tuple[AppendText | AppendImage | BeginRole | EndRole, ...]" = ()
     """What this program begins with, as far as it is known."""
+    tools: tuple[ToolSpec, ...] = ()
+    """What its first call offers: a prompt may tell of them before all else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ class Anthropic:
             images=True,
             tools=True,
             text_completion=False,
+            hoists=True,
         )
 
     def prompt(self, *, cache_salt: str = "") -> Prompt:

@@ -31,6 +31,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It can go on from text outside any role."""
     repeatable: bool = False
     """The same prompt and parameters always give the same tokens, where nothing is drawn or with one seed."""
+    hoists: bool = False
+    """To be told ahead what the programs of a batch begin with saves it something. An engine that shares what
+    calls begin with while it computes them has nothing of it, nor a server that cannot be told."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +170,7 @@ class ToolPrompt(Prompt, Protocol):
     """A prompt of a backend whose capabilities say that it has tools."""
 
     def offer_tools(self, offer: ToolOffer) -> None:
-        """In an open assistant's turn: the next ``generate`` may call these, each call with arguments that
+        """The next ``generate``, in an open assistant's turn, may call these, each call with arguments that
         conform to its schema. From here on the model is told of them, wherever its prompt tells such things."""
         ...
 

@@ -42,6 +42,7 @@ EVERYTHING = Capabilities(
     select=True,
     images=True,
     tools=True,
+    hoists=True,
 )
 
 

@@ -95,7 +95,7 @@ def explain_trace(trace: Trace, backend: Backend, compilation: Compilation) -> E
     path, tokens = critical_path(graph, measured.answers)
     passes = (
         ("pieces", _pieces_line(trace)),
-        ("hoist prefix", _hoist_line(trace, measured)),
+        ("hoist prefix", _hoist_line(trace, measured, hoists=backend.capabilities.hoists)),
         ("run at once", _independent_line(trace, max(Counter(levels).values(), default=0))),
         ("merge equal", _merge_line(graph, merged, repeatable=backend.capabilities.repeatable)),
         ("drop unread", _drop_line(len(dropped), compilation)),
@@ -182,10 +182,13 @@ def _pieces_line(trace: Trace) -> str:
     return f"{count}: the program waits for a value {waits}, and is compiled from one wait to the next"
 
 
-def _hoist_line(trace: Trace, measured: Measure) -> str:
+def _hoist_line(trace: Trace, measured: Measure, *, hoists: bool) -> str:
     characters = sum(len(getattr(part, "text", "")) for part in trace.prefix)
+    shared = f"all prompts share their first {measured.shared_start} tokens"
+    if not hoists:
+        return f"{shared}; this backend has nothing of being told so ahead of a batch"
     batch = "the start is long enough to be" if characters >= MIN_PREFIX else "the start is too short to be"
-    return f"all prompts share their first {measured.shared_start} tokens; in a batch {batch} computed ahead"
+    return f"{shared}; in a batch {batch} computed ahead"
 
 
 def _independent_line(trace: Trace, widest: int) -> str:

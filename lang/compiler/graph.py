@@ -114,6 +114,8 @@ def graph_of(piece: Piece, marks: Marks) -> Graph:
     for track in piece.tracks:
         if track.branch not in builder.parts:
             builder.walk(track)
+    if piece.tracks:
+        builder.end_start(piece.tracks[0].branch)
     calls = tuple(
         CallNode(index, operation, builder.resolved(prompt))
         for index, (operation, prompt) in enumerate(builder.calls)
@@ -154,13 +156,18 @@ class _Builder:
             if operation is None:
                 stack.pop()
             elif isinstance(operation, Spawn):
-                self._end_start(branch)
+                self.end_start(branch)
                 for child in reversed(operation.children):
                     self._begin(child, list(self.parts[branch]))
                     if child in self.tracks:
                         stack.append((child, iter(self.tracks[child].operations)))
             else:
                 self._add(branch, operation)
+
+    def end_start(self, branch: "Branch") -> None:
+        """What the branch has said by now is what the program begins with, unless that was known before."""
+        if not self._started:
+            self.start, self._started = tuple(self.parts[branch]), True
 
     def resolved(self, parts: Sequence[_Open]) -> tuple[Part, ...]:
         found: list[Part] = []
@@ -179,10 +186,6 @@ class _Builder:
         self.begins[branch] = len(parts)
         self.scopes[branch] = []
 
-    def _end_start(self, branch: "Branch") -> None:
-        if not self._started:
-            self.start, self._started = tuple(self.parts[branch]), True
-
     def _add(self, branch: "Branch", operation: Operation) -> None:
         parts = self.parts[branch]
         match operation:
@@ -193,7 +196,7 @@ class _Builder:
             case AppendImage() | BeginRole() | EndRole():
                 parts.append(operation)
             case Generate() | Choose():
-                self._end_start(branch)
+                self.end_start(branch)
                 self._call(parts, operation)
             case OpenScope():
                 self.scopes[branch].append(len(parts))
@@ -204,7 +207,7 @@ class _Builder:
                     _as_read(part) for part in inside if not isinstance(part, BeginRole | EndRole | AppendImage)
                 )
             case Concatenate(children):
-                self._end_start(branch)
+                self.end_start(branch)
                 for child in children:
                     parts += [_as_read(part) for part in self.parts.get(child, [])[self.begins.get(child, 0) :]]
             case _:

@@ -1,7 +1,8 @@
 """Pass: what all programs of a batch begin with is computed once, before their first calls.
 
 The first two programs of the batch to arrive show what they share; the backend computes it, and all that arrive
-meanwhile wait for that. Nobody waits for a second program longer than PATIENCE.
+meanwhile wait for that. Nobody waits for a second program longer than PATIENCE. Backends that have nothing of
+it, since they share what calls begin with while they run, are not asked (``Capabilities.hoists``).
 """
 
 import asyncio
@@ -9,8 +10,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ramet.lang.backends.base import Backend, Prompt
-from ramet.lang.compiler.piece import Fixed, Piece, fixed_start, marked_text
+from ramet.lang.backends.base import Backend, Prompt, ToolOffer, ToolPrompt, ToolSpec
+from ramet.lang.compiler.piece import Fixed, Piece, first_tools, fixed_start, marked_text
 from ramet.lang.operations import AppendImage, AppendText, AwaitPrefix, BeginRole, EndRole
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ class HoistPrefix:
             return piece
         self._done = True
         first, *others = piece.tracks
-        awaits = AwaitPrefix(self._gate, fixed_start(first.operations))
+        tools = first_tools(piece, first.branch)
+        awaits = AwaitPrefix(self._gate, fixed_start(first.operations), tools)
         return replace(piece, tracks=(replace(first, operations=(awaits, *first.operations)), *others))
 
 
@@ -65,7 +67,10 @@ def merged(fixed: Sequence[Fixed]) -> list[Fixed]:
     return found
 
 
-def say(prompt: Prompt, fixed: Sequence[Fixed]) -> None:
+def say(prompt: Prompt, fixed: Sequence[Fixed], tools: tuple[ToolSpec, ...] = ()) -> None:
+    """``tools``: that the calls behind it offer."""
+    if tools and isinstance(prompt, ToolPrompt):
+        prompt.offer_tools(ToolOffer(tools=tools))
     for part in fixed:
         match part:
             case AppendText(text):
@@ -101,24 +106,28 @@ class PrefixGate:
         self._backend = backend
         self._cache_salt = cache_salt
         self._first: tuple[Fixed, ...] | None = None
+        self._tools: tuple[ToolSpec, ...] = ()
+        """That the first call of the first program offers."""
         self._shared: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.prefix: tuple[Fixed, ...] = ()
         """What was computed once."""
 
-    async def arrive(self, start: tuple[Fixed, ...]) -> None:
-        """Waits until what this program shares with the others is computed, where there is such a thing."""
+    async def arrive(self, start: tuple[Fixed, ...], tools: tuple[ToolSpec, ...] = ()) -> None:
+        """Waits until what this program shares with the others is computed, where there is such a thing.
+        ``tools``: that its first call offers."""
         if len(marked_text(start)) < MIN_PREFIX:
             return
         if self._shared is None:
-            self._first = start
+            self._first, self._tools = start, tools
             self._shared = asyncio.get_running_loop().create_future()
             await self._wait(PATIENCE)
             return
         if self._first is not None:
-            self._compute(common_start(self._first, start))
+            self._compute(common_start(self._first, start) if tools == self._tools else ())
             self._first = None
-        if self._task is not None and common_start(self.prefix, start) == self.prefix:
+        goes_on = common_start(self.prefix, start) == self.prefix and tools == self._tools
+        if self._task is not None and goes_on:
             await self._wait(None)
 
     def close(self) -> None:
@@ -136,7 +145,7 @@ class PrefixGate:
 
     async def _fill(self) -> None:
         prompt = self._backend.prompt(cache_salt=self._cache_salt)
-        say(prompt, self.prefix)
+        say(prompt, self.prefix, self._tools)
         await compute_ahead(self._backend, prompt)
 
     async def _wait(self, patience: float | None) -> None:

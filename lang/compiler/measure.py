@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ramet.lang.backends.base import Backend, TokenCounter
+from ramet.lang.backends.base import Backend, TokenCounter, ToolSpec
 from ramet.lang.compiler.graph import Answer, Argument, CallNode, Graph, Part
 from ramet.lang.compiler.hoist import say
+from ramet.lang.compiler.piece import offered_tools
 from ramet.lang.compiler.placeholders import Marks
 from ramet.lang.operations import Choose, Generate
 
@@ -39,7 +40,7 @@ class Measure:
 
 def measure(graph: Graph, backend: Backend) -> Measure:
     counter = _Counter(backend)
-    prompts = [counter.prompt(call.prompt) for call in graph.calls]
+    prompts = [counter.prompt(call.prompt, told_tools(graph, call)) for call in graph.calls]
     answers = tuple(_longest_answer(call, counter) for call in graph.calls)
     sizes = tuple(counter.size(pieces, answers) for pieces in prompts)
     own = [0] * len(prompts)
@@ -54,6 +55,14 @@ def measure(graph: Graph, backend: Backend) -> Measure:
         last = prompts[order[-1]]
         shared_start = counter.size(last, answers) - counter.size(_after(prompts[order[0]], last), answers)
     return Measure(sizes, answers, sum(own), tuple(own), shared_start, counter.is_estimate)
+
+
+def told_tools(graph: Graph, call: CallNode) -> tuple[ToolSpec, ...]:
+    """What the model is told of: the tools that the call offers, or else those that the last call before it on
+    its branch did."""
+    before = [graph.calls[part.call] for part in call.prompt if isinstance(part, Answer) and part.carried]
+    offered = (offered_tools(one.operation) for one in (call, *reversed(before)))
+    return next((tools for tools in offered if tools), ())
 
 
 _Pieces = Sequence["str | Answer | Argument"]
@@ -77,9 +86,10 @@ class _Counter:
             )
         return self._known[text]
 
-    def prompt(self, parts: Iterable[Part]) -> "list[str | Answer | Argument]":
+    def prompt(self, parts: Iterable[Part], tools: tuple[ToolSpec, ...]) -> "list[str | Answer | Argument]":
         """As the model reads it, with the template around roles."""
         prompt = self._backend.prompt()
+        say(prompt, (), tools)
         for part in parts:
             if isinstance(part, Answer | Argument):
                 prompt.append_text(self._marks.of(part))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ramet.lang.backends.base import ToolSpec
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
@@ -81,6 +82,27 @@ def fixed_start(operations: Sequence[Operation]) -> tuple[Fixed, ...]:
 def fixed_end(operations: Sequence[Operation]) -> tuple[Fixed, ...]:
     """What they say after the last call, fork or join."""
     return fixed_start(operations[::-1])[::-1]
+
+
+def first_tools(piece: Piece, root: "Branch") -> tuple[ToolSpec, ...]:
+    """What the first calls that go on from the branch's start offer, where that is the same for all."""
+    tracks = piece.by_branch()
+    offered: list[tuple[ToolSpec, ...]] = []
+    pending = [root]
+    while pending:
+        track = tracks.get(pending.pop())
+        for operation in () if track is None else track.operations:
+            if isinstance(operation, Spawn):
+                pending += operation.children
+            elif isinstance(operation, Generate | Choose):
+                offered.append(offered_tools(operation))
+                break
+    return offered[0] if offered and all(one == offered[0] for one in offered) else ()
+
+
+def offered_tools(call: Call) -> tuple[ToolSpec, ...]:
+    tools = call.tools if isinstance(call, Generate) else None
+    return () if tools is None else tuple(tool.spec() for tool in tools.tools)
 
 
 def marked_text(fixed: Sequence[Fixed]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ramet.lang.backends.base import Backend, TokenCounter
 from ramet.lang.compiler.graph import Answer, Argument
 from ramet.lang.compiler.hoist import say
-from ramet.lang.compiler.piece import Fixed
+from ramet.lang.compiler.piece import Fixed, first_tools
 from ramet.lang.compiler.trace import Trace
 from ramet.lang.loop_thread import branches_loop
 
@@ -28,7 +28,7 @@ def compute_prefix(trace: Trace, backend: Backend, cache_salt: str) -> CachedPre
             break
         start.append(part)
     prompt = backend.prompt(cache_salt=cache_salt)
-    say(prompt, start)
+    say(prompt, start, first_tools(trace.piece, trace.piece.tracks[0].branch) if start else ())
     text = prompt.text()
     if start:
         branches_loop().run(backend.prefill([prompt]))

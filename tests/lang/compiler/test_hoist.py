@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.lang import ProgramState, assistant, function, gen, system, user
-from ramet.lang.backends.base import Prompt
-from ramet.lang.backends.scripted import Reply, ScriptedBackend
+from ramet.lang.backends.base import Prompt, ToolSpec
+from ramet.lang.backends.scripted import EVERYTHING, Reply, ScriptedBackend
 from ramet.lang.compiler.hoist import MIN_PREFIX, PrefixGate, common_start, say
 from ramet.lang.compiler.piece import Fixed, marked_text
 from ramet.lang.operations import AppendImage, AppendText, BeginRole, EndRole
@@ -82,6 +83,29 @@ def test_what_a_batch_begins_with_is_computed_once_and_first(program: object) ->
     assert backend.prefilled[0].startswith("<|im_start|>system\n" + LONG)
     # The first to come goes alone where no other one comes soon.
     assert backend.early <= 1
+
+
+def test_a_backend_that_has_nothing_of_it_is_not_asked() -> None:
+    plain = msgspec.structs.replace(EVERYTHING, hoists=False)
+    backend = Slow("x", capabilities=plain)
+    question.run_batch([(f"{i} roots?",) for i in range(20)], backend=backend)
+    assert backend.prefilled == []
+    assert "has nothing of" in str(question.explain("roots?", backend=backend))
+
+
+def test_the_tools_of_the_first_call_are_part_of_the_beginning() -> None:
+    gate = PrefixGate(Slow("x"))
+    start = (AppendText("a" * MIN_PREFIX),)
+    one = (ToolSpec(name="one", parameters={"type": "object"}),)
+
+    async def meet(*tools: tuple[ToolSpec, ...]) -> None:
+        await asyncio.wait_for(asyncio.gather(*[gate.arrive(start, told) for told in tools]), 60)
+
+    asyncio.run(meet(one, (), one))
+    assert gate.prefix == ()
+    gate = PrefixGate(Slow("x"))
+    asyncio.run(meet(one, one, ()))
+    assert gate.prefix == start
 
 
 def test_programs_that_begin_otherwise_do_not_wait_for_it() -> None:

@@ -9,7 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from ramet.lang import ProgramState, assistant, function, gen, select, system, user
 from ramet.lang.backends.local import LocalBackend
 from tests.lang.backends.random_engine import RandomEngine, open_random
-from tests.lang.backends.small_tokenizer import small_tokenizer
+from tests.lang.backends.saying_engine import SayingEngine
+from tests.lang.backends.small_tokenizer import CHATML, small_tokenizer
 from tests.lang.test_fork_trees import NAMES, Step, program, trees
 
 
@@ -92,6 +93,27 @@ def test_the_start_of_a_batch_and_of_a_program_is_cached(engine: RandomEngine) -
     assert prefix.num_tokens is not None
     meta = ask.run("why", backend=backend, temperature=0).get_meta_info("a")
     assert meta["cached_tokens"] >= prefix.num_tokens - 4
+
+
+def test_the_start_of_a_program_with_tools_is_computed_with_them() -> None:
+    def look_up(word: str) -> str:
+        """What a word means, in a dictionary of many words."""
+        return word
+
+    @function
+    def ask(s: ProgramState, question: str) -> None:
+        s += system("Answer in a word.") + user("Question: " + question)
+        s += assistant(gen("a", tools=[look_up])) + user("Sure?") + assistant(gen("b"))
+
+    engine = SayingEngine(small_tokenizer(CHATML), ['{"answer": "Because."}', "Yes."])
+    backend = LocalBackend(engine)
+    prefix = ask.cache(backend=backend)
+    explanation = ask.explain("why?", backend=backend)
+    ask.run("why?", backend=backend)
+    assert "look_up" in prefix.text
+    assert engine.prompts[0].startswith(prefix.text)
+    assert explanation.measure.prompts[0] == pytest.approx(len(engine.prompt_ids[0]), abs=2)
+    assert explanation.measure.prompts[1] >= len(engine.prompt_ids[1])
 
 
 def test_what_is_explained_is_what_the_engine_computes(engine: RandomEngine) -> None:

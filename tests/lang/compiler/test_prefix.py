@@ -46,6 +46,19 @@ def test_a_program_that_begins_with_nothing_fixed_asks_nothing() -> None:
     assert backend.prefilled == []
 
 
+def test_the_start_is_known_where_the_program_goes_on_in_a_way_that_is_not() -> None:
+    backend = ScriptedBackend("x")
+
+    @function
+    def depends(s: ProgramState, question: str) -> None:
+        s += system("Be brief and kind.")
+        if question.endswith("?"):
+            s += user(question) + assistant(gen("a"))
+
+    assert depends.cache(backend=backend).text.endswith("Be brief and kind.<|im_end|>\n")
+    assert len(backend.prefilled) == 1
+
+
 def test_errors_are_raised() -> None:
     class Full(ScriptedBackend):
         async def prefill(self, prompts: Sequence[Prompt]) -> None:
