@@ -147,6 +147,10 @@ class Algebra:
                 return Node((left,))
             case (Ref(name), other) | (other, Ref(name)):
                 return self._through(("and", frozenset((left, right))), name, Node((other,)))
+            case Literal(values), Literal(others):
+                known = set(others)
+                kept = tuple(value for value in values if value in known)
+                return Node((Literal(kept),)) if kept else NEVER
             case (Literal(values), other) | (other, Literal(values)):
                 kept = tuple(value for value in values if self._option_accepts(other, value.value))
                 return Node((Literal(kept),)) if kept else NEVER

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from ramet.runtime.grammar.schema.automaton import TooLargeError, combine
 from ramet.runtime.grammar.schema.charset import CharSet, charset, complement, contains, intersection
 from ramet.runtime.grammar.schema.records import Unsupported
-from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, EMPTY, Alt, Chars, Regex, Repeat, Seq
+from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, EMPTY, Alt, Chars, Regex, Seq
 from ramet.runtime.grammar.schema.regex_syntax import write
 from ramet.runtime.grammar.schema.shapes import String
 
@@ -45,26 +45,17 @@ def engine_pattern(regex: Regex) -> str:
     Where a class has all control characters but not quote and backslash, llguidance 1.9 lets these through
     in their escaped form. So NUL, which no text needs, is taken out of such classes.
     """
-    return write(_without_nul(regex))
+    return write(regex, _without_nul)
 
 
 def is_loose(chars: CharSet) -> bool:
     """It has NUL, and lacks the quote or the backslash."""
-    return contains(chars, 0) and not (contains(chars, 0x22) and contains(chars, 0x5C))
+    return bool(chars) and chars[0][0] == 0 and not (contains(chars, 0x22) and contains(chars, 0x5C))
 
 
-def _without_nul(regex: Regex) -> Regex:
-    match regex:
-        case Chars(chars) if is_loose(chars) and chars != _NUL:
-            return Chars(intersection(chars, complement(_NUL)))
-        case Seq(items):
-            return Seq(tuple(map(_without_nul, items)))
-        case Alt(items):
-            return Alt(tuple(map(_without_nul, items)))
-        case Repeat(item, low, high):
-            return Repeat(_without_nul(item), low, high)
-        case _:
-            return regex
+def _without_nul(chars: CharSet) -> CharSet:
+    """As it is where nothing else would be left."""
+    return intersection(chars, complement(_NUL)) if is_loose(chars) and chars != _NUL else chars
 
 
 def none_of(texts: Sequence[str]) -> Regex:

@@ -5,6 +5,7 @@ where it silently accepts more, rejects what is valid, or hangs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ramet.runtime.grammar.schema.charset import CharSet, contains
@@ -25,26 +26,64 @@ _NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multi
 Schema = dict[str, object]
 Found = Iterator[tuple[str, str]]
 """(keyword, why)."""
-Parsed = dict[str, tuple[Regex | None, ...]]
-"""Pattern -> what the whole text must match; None: it is too large to read again."""
 
 
-def find_obstacles(schema: Schema | bool, limits: SchemaLimits) -> Mapping[str, tuple[Unsupported, ...]]:
-    """By engine, what of a plan's ``schema`` it cannot do; an engine without obstacles is left out."""
-    found: dict[str, list[Unsupported]] = {"llguidance": [], "xgrammar": [], "outlines": []}
-    # The same pattern, such as a format's, stands in many places.
-    parsed: Parsed = {}
-    for pointer, part in subschemas(schema):
-        for text in _texts(part):
-            if text not in parsed:
-                parsed[text] = _parse(text, limits)
-        for engine, rules in _RULES.items():
-            if len(found[engine]) < _MOST_LISTED:
-                found[engine] += [
-                    Unsupported(pointer, keyword, f"{engine} {why}", "use another engine, or simplify this")
-                    for keyword, why in rules(part, parsed)
-                ]
-    return MappingProxyType({engine: tuple(items) for engine, items in found.items() if items})
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Of one of the regexes that a pattern demands. ``is_read``: False: it is too large to read again."""
+
+    is_read: bool = True
+    is_loose: bool = False
+    has_escaped: bool = False
+    hangs: bool = False
+
+
+Known = dict[str, tuple[_Facts, ...]]
+"""By pattern: the same one, such as a format's, stands in many places."""
+
+
+class Obstacles(Mapping[str, tuple[Unsupported, ...]]):
+    """By engine, what of a plan's ``schema`` it cannot do; an engine without obstacles is left out.
+
+    Worked out when an engine is asked for: most plans are only ever asked about the first one. Threads may ask
+    at once; each then works out the same.
+    """
+
+    def __init__(self, schema: Schema | bool, limits: SchemaLimits) -> None:
+        self._schema = schema
+        self._limits = limits
+        self._known: Known = {}
+        self._found: dict[str, tuple[Unsupported, ...]] = {}
+
+    def __getitem__(self, engine: str) -> tuple[Unsupported, ...]:
+        if engine not in _RULES:
+            raise KeyError(engine)
+        if engine not in self._found:
+            self._found[engine] = self._search(engine)
+        if not self._found[engine]:
+            raise KeyError(engine)
+        return self._found[engine]
+
+    def __iter__(self) -> Iterator[str]:
+        return (engine for engine in _RULES if self.get(engine))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _search(self, engine: str) -> tuple[Unsupported, ...]:
+        rules = _RULES[engine]
+        found: list[Unsupported] = []
+        for pointer, part in subschemas(self._schema):
+            for text in _texts(part):
+                if text not in self._known:
+                    self._known[text] = _facts(text, self._limits)
+            found += [
+                Unsupported(pointer, keyword, f"{engine} {why}", "use another engine, or simplify this")
+                for keyword, why in rules(part, self._known)
+            ]
+            if len(found) >= _MOST_LISTED:
+                break
+        return tuple(found)
 
 
 def subschemas(schema: Schema | bool) -> Iterator[tuple[str, Schema]]:
@@ -66,13 +105,13 @@ def subschemas(schema: Schema | bool) -> Iterator[tuple[str, Schema]]:
         stack += [(step(pointer, keyword), part.get(keyword)) for keyword in ("items", "additionalProperties")]
 
 
-def _guidance(part: Schema, parsed: Parsed) -> Found:
-    for keyword, tree in _trees(part, parsed):
-        if tree is not None and _some_class(tree, is_loose):
+def _guidance(part: Schema, known: Known) -> Found:
+    for keyword, facts in _patterns(part, known):
+        if facts.is_loose:
             yield keyword, "lets an escaped quote or backslash through where NUL is allowed"
 
 
-def _xgrammar(part: Schema, parsed: Parsed) -> Found:
+def _xgrammar(part: Schema, known: Known) -> Found:
     values = _values(part)
     if any(isinstance(value, dict | list) for value in values):
         yield "enum", "writes objects and arrays of an enum in one spelling only"
@@ -84,7 +123,7 @@ def _xgrammar(part: Schema, parsed: Parsed) -> Found:
         yield "pattern", "ignores a length beside a pattern"
     if "multipleOf" in part and part.get("type") != "integer":
         yield "multipleOf", "may ignore multipleOf of numbers"
-    yield from _pattern(part, parsed)
+    yield from _pattern(part, known)
     if (
         part.get("type") == "object"
         and "patternProperties" in part
@@ -97,7 +136,7 @@ def _xgrammar(part: Schema, parsed: Parsed) -> Found:
         yield "minProperties", "may miscount properties"
 
 
-def _outlines(part: Schema, parsed: Parsed) -> Found:
+def _outlines(part: Schema, known: Known) -> Found:
     values = _values(part)
     if any(
         isinstance(value, dict | list) or (isinstance(value, str) and _needs_escape(value)) for value in values
@@ -117,7 +156,7 @@ def _outlines(part: Schema, parsed: Parsed) -> Found:
             yield keyword, f"needs too long for {keyword} {bound}"
     if "pattern" in part and ("minLength" in part or "maxLength" in part):
         yield "pattern", "may ignore a length beside a pattern"
-    yield from _pattern(part, parsed)
+    yield from _pattern(part, known)
     yield from _outlines_shape(part)
 
 
@@ -134,24 +173,23 @@ def _outlines_shape(part: Schema) -> Found:
             yield "properties", f"needs too long for {optional} optional properties"
 
 
-def _pattern(part: Schema, parsed: Parsed) -> Found:
+def _pattern(part: Schema, known: Known) -> Found:
     """For engines that are not aware of JSON's escapes, or slow where repetitions nest."""
-    for keyword, tree in _trees(part, parsed):
-        if tree is None:
+    for keyword, facts in _patterns(part, known):
+        if not facts.is_read:
             yield keyword, "may need too long for a pattern of this size"
-            continue
-        if _some_class(tree, _has_escaped):
+        if facts.has_escaped:
             yield keyword, "does not write quotes, backslashes or control characters of a pattern as JSON"
-        if _hangs(tree, inside=False):
+        if facts.hangs:
             yield keyword, "can hang on a repetition inside a bounded repetition"
 
 
-def _trees(part: Schema, parsed: Parsed) -> Iterator[tuple[str, Regex | None]]:
-    """(keyword, what the whole text must match) of each pattern; None: it is too large to read again."""
+def _patterns(part: Schema, known: Known) -> Iterator[tuple[str, _Facts]]:
+    """(keyword, facts) of each regex of each pattern."""
     for text in _texts(part):
         keyword = "pattern" if text == part.get("pattern") else "patternProperties"
-        for tree in parsed[text]:
-            yield keyword, tree
+        for facts in known[text]:
+            yield keyword, facts
 
 
 def _texts(part: Schema) -> list[str]:
@@ -160,11 +198,20 @@ def _texts(part: Schema) -> list[str]:
     return [text for text in (*texts, *(members if isinstance(members, dict) else ())) if isinstance(text, str)]
 
 
-def _parse(text: str, limits: SchemaLimits) -> tuple[Regex | None, ...]:
+def _facts(text: str, limits: SchemaLimits) -> tuple[_Facts, ...]:
     try:
-        return parse_pattern(text, limits).required
+        trees = parse_pattern(text, limits).required
     except UnsupportedPatternError:
-        return (None,)
+        return (_Facts(is_read=False),)
+    return tuple(
+        _Facts(
+            is_loose=any(map(is_loose, classes)),
+            has_escaped=any(map(_has_escaped, classes)),
+            hangs=_hangs(tree, inside=False),
+        )
+        for tree in trees
+        for classes in [_classes(tree)]
+    )
 
 
 def _values(part: Schema) -> list[object]:
@@ -180,16 +227,18 @@ def _needs_escape(text: str) -> bool:
     return any(character < " " or character in '"\\' for character in text)
 
 
-def _some_class(tree: Regex, test: Callable[[CharSet], bool]) -> bool:
-    match tree:
-        case Chars(chars):
-            return test(chars)
-        case Seq(items) | Alt(items):
-            return any(_some_class(item, test) for item in items)
-        case Repeat(item):
-            return _some_class(item, test)
-        case _:
-            return False
+def _classes(tree: Regex) -> set[CharSet]:
+    found: set[CharSet] = set()
+    stack = [tree]
+    while stack:
+        match stack.pop():
+            case Chars(chars):
+                found.add(chars)
+            case Seq(items) | Alt(items):
+                stack += items
+            case Repeat(item):
+                stack.append(item)
+    return found
 
 
 def _hangs(tree: Regex, *, inside: bool) -> bool:
@@ -205,6 +254,6 @@ def _hangs(tree: Regex, *, inside: bool) -> bool:
             return False
 
 
-_RULES: Mapping[str, Callable[[Schema, Parsed], Found]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[Schema, Known], Found]] = MappingProxyType(
     {"llguidance": _guidance, "xgrammar": _xgrammar, "outlines": _outlines}
 )

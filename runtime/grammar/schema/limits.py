@@ -1,11 +1,14 @@
 """Limits that hold before anything parses or compiles a constraint. Nothing here recurses."""
 
+import re
 from dataclasses import dataclass
 
 from ramet.runtime.protocol import InvalidRequestError
 
 _OPEN = frozenset("{[")
 _CLOSE = frozenset("}]")
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{}\]]', re.DOTALL)
+"""Possessive, so that it never goes back; a string that does not end takes in the rest of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,9 @@ def check_json_text(text: str, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
     """Raises InvalidRequestError where a JSON text is larger or deeper than allowed, before it is parsed."""
     _check_size("the schema", text, limits)
     depth = 0
-    in_string = escaped = False
-    for character in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                in_string = False
-        elif character == '"':
-            in_string = True
-        elif character in _OPEN:
+    for match in _STRING_OR_BRACKET.finditer(text):
+        bracket = match.group()
+        if bracket in _OPEN:
             depth += 1
             if depth > limits.max_nesting:
                 raise InvalidRequestError(
@@ -58,7 +52,7 @@ def check_json_text(text: str, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
                     "move inner schemas to $defs and refer to them",
                     field="grammar",
                 )
-        elif character in _CLOSE:
+        elif bracket in _CLOSE:
             depth -= 1
 
 

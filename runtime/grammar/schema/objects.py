@@ -52,10 +52,13 @@ def intersect(left: Object, right: Object, combine: Combine) -> tuple[Object, ..
     """Raises TooLargeError where overlapping name patterns cannot be told apart."""
     names = dict.fromkeys([*(name for name, _ in left.props), *(name for name, _ in right.props)])
     needed = left.required | right.required
+    ours, theirs = dict(left.props), dict(right.props)
     met: dict[str, Node] = {}
     # Required ones first: that a discriminator differs spares the rest, which may be large or recursive.
     for name in sorted(names, key=lambda name: name not in needed):
-        met[name] = combine.intersect(property_node(left, name), property_node(right, name))
+        mine = ours[name] if name in ours else property_node(left, name)
+        other = theirs[name] if name in theirs else property_node(right, name)
+        met[name] = combine.intersect(mine, other)
         if name in needed and met[name].is_never:
             return ()
     props = tuple((name, met[name]) for name in names)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ramet.runtime.grammar.schema.algebra import TooComplexError
 from ramet.runtime.grammar.schema.document import Document, load
 from ramet.runtime.grammar.schema.emit import Emitter
-from ramet.runtime.grammar.schema.engines import find_obstacles
+from ramet.runtime.grammar.schema.engines import Obstacles
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits
 from ramet.runtime.grammar.schema.productive import baseless, reachable
 from ramet.runtime.grammar.schema.records import SchemaPlan, Unsupported
@@ -54,7 +54,7 @@ def plan(schema: str | Mapping[str, object] | bool, *, limits: SchemaLimits = DE
         source=source,
         text=_dump({} if written is True else written),
         unsupported=issues,
-        obstacles=find_obstacles(written, limits),
+        obstacles=Obstacles(written, limits),
         notes=notes,
     )
 

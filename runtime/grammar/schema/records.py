@@ -58,6 +58,11 @@ class SchemaPlan:
         return tuple(name for name in ENGINES if not self.obstacles.get(name))
 
     @property
+    def safest_engine(self) -> str | None:
+        """The first of ``engines``; None: there is none. The obstacles of the others are not looked for."""
+        return next((name for name in ENGINES if not self.obstacles.get(name)), None)
+
+    @property
     def exact(self) -> bool:
         return not self.unsupported
 
@@ -85,9 +90,10 @@ class SchemaPlan:
             raise refusal(missing, f"{engine} cannot enforce the schema at ")
         if engine is not None:
             return engine
-        if not self.engines:
+        safest = self.safest_engine
+        if safest is None:
             raise refusal(self.obstacles[ENGINES[0]], "no grammar engine can enforce the schema at ")
-        return self.engines[0]
+        return safest
 
 
 def refusal(

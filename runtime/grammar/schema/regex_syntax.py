@@ -4,6 +4,7 @@ A JSON Schema pattern is searched for, not matched. ``parse_pattern`` answers wh
 match, with every class written out: engines that read ``\\d``, ``.`` or a missing ``^`` differently then agree.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ramet.runtime.grammar.schema.charset import EVERYTHING, CharSet
@@ -75,12 +76,14 @@ def literal(text: str) -> Regex:
     return Seq(tuple(Chars(((ord(character), ord(character)),)) for character in text))
 
 
-def write(regex: Regex) -> str:
+def write(regex: Regex, narrowed: Callable[[CharSet], CharSet] | None = None) -> str:
     """``regex`` as a pattern that matches from the start to the end: ``^(?:...)$``.
 
-    In the syntax that ECMA-262, Python, Rust and the grammar engines share.
+    In the syntax that ECMA-262, Python, Rust and the grammar engines share. Each class of characters is written
+    as what ``narrowed`` makes of it.
     """
-    return f"^{_write(regex, 0)}$" if not isinstance(regex, Alt) else f"^(?:{_write(regex, 0)})$"
+    text = _Writer(narrowed).text(regex, 0)
+    return f"^{text}$" if not isinstance(regex, Alt) else f"^(?:{text})$"
 
 
 def _whole(tree: Regex) -> Regex:
@@ -191,22 +194,34 @@ def _alt(items: list[Regex]) -> Regex:
     return distinct[0] if len(distinct) == 1 else Alt(tuple(distinct))
 
 
-def _write(tree: Regex, level: int) -> str:
-    """``level`` 0: an alternation may stand bare; 1: a sequence may; 2: a single atom is needed."""
-    match tree:
-        case Chars(chars):
-            return _write_chars(chars)
-        case Seq(items):
-            text = "".join(_write(item, 1) for item in items)
-            return f"(?:{text})" if level > 1 and len(items) != 1 else text
-        case Alt(items):
-            text = "|".join(_write(item, 1) for item in items)
-            return f"(?:{text})" if level > 0 else text
-        case Repeat(item, low, high):
-            text = _write(item, 2) + _write_bounds(low, high)
-            return f"(?:{text})" if level > 1 else text
-        case _:
-            raise AssertionError(f"{tree!r} is resolved before it is written")
+class _Writer:
+    """Writes one regex; a class of characters is worked out once however often it stands."""
+
+    def __init__(self, narrowed: Callable[[CharSet], CharSet] | None) -> None:
+        self._narrowed = narrowed
+        self._classes: dict[CharSet, str] = {}
+
+    def text(self, tree: Regex, level: int) -> str:
+        """``level`` 0: an alternation may stand bare; 1: a sequence may; 2: a single atom is needed."""
+        match tree:
+            case Chars(chars):
+                return self._class(chars)
+            case Seq(items):
+                text = "".join([self.text(item, 1) for item in items])
+                return f"(?:{text})" if level > 1 and len(items) != 1 else text
+            case Alt(items):
+                text = "|".join([self.text(item, 1) for item in items])
+                return f"(?:{text})" if level > 0 else text
+            case Repeat(item, low, high):
+                text = self.text(item, 2) + _write_bounds(low, high)
+                return f"(?:{text})" if level > 1 else text
+            case _:
+                raise AssertionError(f"{tree!r} is resolved before it is written")
+
+    def _class(self, chars: CharSet) -> str:
+        if chars not in self._classes:
+            self._classes[chars] = _write_chars(self._narrowed(chars) if self._narrowed else chars)
+        return self._classes[chars]
 
 
 def _write_bounds(low: int, high: int | None) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 
 from ramet.runtime.grammar.schema.regex_parser import Regex
 
@@ -148,18 +149,18 @@ OBJECT = Object()
 
 def node_of(*options: Option) -> Node:
     """The union of ``options``, equal ones once; options that a wholly open one covers are left out."""
-    if any(isinstance(option, Everything) for option in options):
+    if _EVERYTHING in options:
         return ANY
     if len(options) < 2:
         return Node(options)
-    open_types = {type(option) for option in options if option in (NUMBER, STRING, ARRAY, OBJECT)}
+    open_types = {type(option) for option in options if _is_open(option)}
     kept: dict[Option, None] = {}
     literals: dict[Value, None] = {}
     for option in options:
         if isinstance(option, Literal):
             literals.update((value, None) for value in option.values if type_of(value) not in open_types)
             kept.setdefault(_LITERALS)
-        elif type(option) not in open_types or option in (NUMBER, STRING, ARRAY, OBJECT):
+        elif type(option) not in open_types or _is_open(option):
             kept.setdefault(option)
     result = [
         Literal(tuple(literals)) if option == _LITERALS else option
@@ -174,6 +175,16 @@ def node_of(*options: Option) -> Node:
 _LITERALS = Literal(())
 
 
+def _is_open(option: Option) -> bool:
+    """It is all values of its type."""
+    return option == _OPEN.get(type(option))
+
+
+_OPEN: Mapping[type[Option], Option] = MappingProxyType(
+    {type(option): option for option in (NUMBER, STRING, ARRAY, OBJECT)}
+)
+
+
 def union(nodes: Sequence[Node]) -> Node:
     return node_of(*(option for node in nodes for option in node.options))
 
@@ -186,7 +197,8 @@ def spread(node: Node) -> tuple[Option, ...]:
 
 
 def value_of(value: object) -> Value:
-    return Value(_key(value), value)
+    # Texts are most of all values; alone, one needs no quotes to be told from the rest.
+    return Value('"' + value if isinstance(value, str) else _key(value), value)
 
 
 def literal_of(values: Sequence[object]) -> Node:

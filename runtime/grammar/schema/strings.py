@@ -18,10 +18,10 @@ def simplify(string: String) -> tuple[String, ...]:
         return ()
     if ANY_TEXT in string.forbidden:
         return ()
-    required = tuple(dict.fromkeys(regex for regex in string.required if regex != ANY_TEXT))
-    forbidden = tuple(dict.fromkeys(string.forbidden))
+    required = _distinct(tuple(regex for regex in string.required if regex != ANY_TEXT))
+    forbidden = _distinct(string.forbidden)
     string = replace(string, required=required, forbidden=forbidden)
-    if set(required) & set(forbidden):
+    if forbidden and set(required) & set(forbidden):
         return ()
     parts = len(required) + len(forbidden) + bool(string.low or string.high is not None)
     if required and parts > 1 and _is_impossible(string):
@@ -76,6 +76,11 @@ def conditions(string: String) -> tuple[tuple[Regex, ...], tuple[Regex, ...]]:
     if string.low or string.high is not None:
         required += (of_length(string.low, string.high),)
     return required, string.forbidden + tuple(literal(text) for text in string.excluded)
+
+
+def _distinct(regexes: tuple[Regex, ...]) -> tuple[Regex, ...]:
+    """Each once. To hash a regex is to read all of it, so one alone is not."""
+    return regexes if len(regexes) < 2 else tuple(dict.fromkeys(regexes))
 
 
 def _is_impossible(string: String) -> bool:

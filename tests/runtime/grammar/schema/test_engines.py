@@ -1,10 +1,13 @@
 """What each engine is known not to do, in the plain dialect."""
 
+import json
 from typing import Any
 
 import pytest
 
 from ramet.runtime.grammar.schema import plan
+from ramet.runtime.grammar.schema.engines import Obstacles
+from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS
 from ramet.runtime.protocol import UnsupportedConstraintError
 
 CLOSED = {"type": "object", "additionalProperties": False}
@@ -43,3 +46,21 @@ def test_an_engine_is_honoured_or_refused() -> None:
         planned.choose("nobody")
     with pytest.raises(UnsupportedConstraintError, match="no grammar engine"):
         plan({"type": "string", "pattern": "^\\x00$"}).choose()
+
+
+def test_obstacles_are_a_mapping_of_the_engines_that_have_any() -> None:
+    obstacles = plan({"type": "string", "pattern": "^(a+b?){1,50}$"}).obstacles
+    assert "llguidance" not in obstacles
+    assert list(obstacles) == ["xgrammar", "outlines"]
+    assert len(obstacles) == 2
+    assert obstacles["xgrammar"][0].keyword == "pattern"
+    assert obstacles.get("nobody") is None
+    assert not plan({"type": "integer"}).obstacles
+
+
+def test_a_pattern_that_is_too_large_to_read_again_is_left_to_the_safest_engine() -> None:
+    planned = plan({"enum": [1, 2], "type": "integer"})
+    assert not Obstacles(json.loads(planned.text), DEFAULT_LIMITS)
+    long = Obstacles({"type": "string", "pattern": "^" + "a" * 5_000 + "$"}, DEFAULT_LIMITS)
+    assert list(long) == ["xgrammar", "outlines"]
+    assert "of this size" in long["outlines"][0].why

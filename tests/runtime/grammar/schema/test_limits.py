@@ -35,3 +35,23 @@ def test_size_is_counted_in_bytes() -> None:
     check_json_text('"é"', limits)
     with pytest.raises(InvalidRequestError, match="6 bytes"):
         check_json_text('"éé"', limits)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_deep"),
+    [
+        ("[" * 65, True),
+        ("[" * 64 + "]" * 64 + "[" * 64, False),
+        ('"\\\\"' + "[" * 65, True),
+        ('"\\"' + "[" * 65, False),
+        ('"' + "[" * 65 + "\\", False),
+        ('"' + "[" * 65 + "\n", False),
+        ('{"a' + "\\a" * 100_000 + "[" * 65, False),
+    ],
+)
+def test_nesting_is_counted_outside_of_strings(text: str, is_deep: bool) -> None:
+    if not is_deep:
+        check_json_text(text)
+        return
+    with pytest.raises(InvalidRequestError, match="deeper than 64"):
+        check_json_text(text)

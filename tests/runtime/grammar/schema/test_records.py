@@ -28,5 +28,6 @@ def test_plans_choose() -> None:
         weak.choose("xgrammar")
     blocked = SchemaPlan(source="{}", text="{}", obstacles={"llguidance": MISSING[:1]})
     assert blocked.engines == ("xgrammar", "outlines")
+    assert blocked.safest_engine == "xgrammar"
     with pytest.raises(UnsupportedConstraintError, match="llguidance cannot enforce"):
         blocked.choose("llguidance", strict=False)
