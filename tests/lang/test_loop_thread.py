@@ -44,7 +44,7 @@ def test_cancelling_waits_for_the_end() -> None:
             ended.append("cleaned up")
 
     started = thread.start(main())
-    assert running.wait(10)
+    assert running.wait(60)
     started.cancel()
     started.cancel()
     assert ended == ["cleaned up"]
@@ -65,7 +65,7 @@ def test_closing_cancels_what_runs() -> None:
             ended.set()
 
     thread.start(main())
-    assert running.wait(10)
+    assert running.wait(60)
     thread.close()
     assert ended.is_set()
 
@@ -113,7 +113,7 @@ def test_closing_ends_what_a_task_begins_when_it_ends() -> None:
                 await asyncio.sleep(0)
 
     thread.start(wait("first"))
-    assert begun.wait(10)
+    assert begun.wait(60)
     thread.close()
     assert ended == ["first", "second"]
     assert thread.loop.is_closed()
@@ -127,14 +127,14 @@ def test_those_who_use_the_loop_leave_before_it_closes() -> None:
     def use() -> None:
         with thread.used(leaving.set):
             entered.set()
-            assert leaving.wait(10)
+            assert leaving.wait(60)
             said.append(thread.call(said.append, "on the loop"))
 
     user = threading.Thread(target=use)
     user.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     thread.close()
-    user.join(10)
+    user.join(60)
     assert said in ([True, "on the loop"], ["on the loop", True])
 
 
@@ -154,5 +154,5 @@ def test_nothing_is_called_on_a_closed_loop() -> None:
     started = thread.start(asyncio.sleep(0))
     started.cancel()
     with pytest.raises(CancelledError):
-        started.outcome.result(timeout=10)
+        started.outcome.result(timeout=60)
     assert called == []

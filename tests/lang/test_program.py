@@ -441,7 +441,7 @@ def test_cancelling_arun_ends_what_runs(is_async: bool) -> None:
         assert backend.num_running == 0
 
     asyncio.run(main())
-    assert body_ended.wait(10)
+    assert body_ended.wait(60)
     assert [type(error) for error in seen] == [asyncio.CancelledError if is_async else ProgramCancelledError]
 
 

@@ -128,7 +128,7 @@ def test_errors_come_after_the_text_before_them() -> None:
     def program(s: ProgramState) -> None:
         s += "start "
         s.sync()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(60)
         s += gen("a")
 
     backend = ScriptedBackend(Reply("one two three", error=OSError("gone"), fail_after=2))
@@ -186,7 +186,7 @@ def test_leaving_a_stream_cancels_its_program() -> None:
     backend = ScriptedBackend({"a": "x", "b": Reply("y", delay=60)})
     with program.stream(backend=backend) as state:
         assert state["a"] == "x"
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert isinstance(state.error(), ProgramCancelledError)
     assert backend.num_running == 0
     with program.stream(backend=ScriptedBackend()) as state:
@@ -204,7 +204,7 @@ def test_the_error_of_an_abandoned_stream_is_logged(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.ERROR, "ramet.lang.reading"):
         program.stream(backend=ScriptedBackend())
-        assert ended.wait(10)
+        assert ended.wait(60)
         for _ in range(1000):
             gc.collect()
             if caplog.records:
@@ -244,7 +244,7 @@ def test_a_text_that_the_template_has_changed_is_not_streamed_wrongly() -> None:
         with s.user():
             s += "x " + gen("a")
             s.sync()
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(60)
             s += " "
 
     state = program.stream(backend=TrimmingBackend())

@@ -210,10 +210,10 @@ def test_cancelling_leaves_a_tool_behind_and_ends_the_program() -> None:
 
     def wait() -> None:
         begun.set()
-        may_end.wait(10)
+        may_end.wait(60)
 
     state = agent.stream([wait], backend=ScriptedBackend([calls(("wait", {})), "never"]))
-    assert begun.wait(10)
+    assert begun.wait(60)
     with state:
         pass
     may_end.set()
@@ -336,11 +336,11 @@ def test_parallel_calls_run_at_once() -> None:
 
     def one() -> bool:
         first.set()
-        return second.wait(10)
+        return second.wait(60)
 
     def two() -> bool:
         second.set()
-        return first.wait(10)
+        return first.wait(60)
 
     state = agent.run([one, two], backend=ScriptedBackend([calls(("one", {}), ("two", {})), "done"]))
     assert [call["result"] for call in state.get_meta_info("answer")["tool_calls"]] == [True, True]

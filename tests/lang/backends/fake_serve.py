@@ -24,11 +24,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     print("loading", flush=True)
     if options.get("--model") == "silent":
-        told.wait(60)
+        told.wait(300)
         return
     handler = wire_handler(open_random(small_tokenizer()).face, api_key=os.environ["RAMET_API_KEY"])
     with serving(handler, int(options["--port"])):
-        told.wait(60)
+        told.wait(300)
 
 
 if __name__ == "__main__":

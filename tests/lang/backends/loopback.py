@@ -77,12 +77,12 @@ def serving(handler: Handler, port: int = 0) -> Iterator[Loopback]:
     state = _State(handler, port)
     thread = threading.Thread(target=_serve, args=(loop, state), daemon=True)
     thread.start()
-    assert state.ready.wait(10)
+    assert state.ready.wait(60)
     try:
         yield Loopback(f"http://127.0.0.1:{state.port}", state.requests, state.left, state.closed)
     finally:
         loop.call_soon_threadsafe(state.stop.set)
-        thread.join(10)
+        thread.join(60)
     if state.errors:
         raise state.errors[0]
 

@@ -16,7 +16,7 @@ from tests.lang.backends.chat_server import Body, Recorder
 from tests.lang.backends.claude_server import Speaks, claude_handler
 from tests.lang.backends.loopback import Answer, of_json, serving
 
-CONNECTION = Connection(timeout=20.0, retries=RetryPolicy(max_retries=1, first_delay=0.001))
+CONNECTION = Connection(timeout=60.0, retries=RetryPolicy(max_retries=1, first_delay=0.001))
 Script = Callable[[Body], Speaks | Answer]
 
 

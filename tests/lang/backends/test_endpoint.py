@@ -86,7 +86,7 @@ def test_the_ids_are_the_same_as_in_process(engine: RandomEngine, endpoint: Runt
         assert await ids(endpoint) == await ids(LocalBackend(engine.face))
         await endpoint.aclose()
 
-    asyncio.run(asyncio.wait_for(both(), 30))
+    asyncio.run(asyncio.wait_for(both(), 60))
 
 
 def test_what_can_be_asked_of_it(endpoint: RuntimeEndpoint) -> None:

@@ -44,7 +44,7 @@ def server(engine: RandomEngine) -> Iterator[Loopback]:
 
 
 def open_engine(url: str, **headers: str) -> HttpEngine:
-    connection = Connection(timeout=20.0, retries=RetryPolicy(max_retries=0))
+    connection = Connection(timeout=60.0, retries=RetryPolicy(max_retries=0))
     return HttpEngine(Server(name="the server", base_url=url, headers=headers, connection=connection))
 
 
@@ -53,7 +53,7 @@ def used(url: str, use: Callable[[HttpEngine], Coroutine[Any, Any, T]]) -> T:
 
     async def main() -> T:
         try:
-            return await asyncio.wait_for(use(remote), 20)
+            return await asyncio.wait_for(use(remote), 60)
         finally:
             await remote.aclose()
 
@@ -127,7 +127,7 @@ def test_leaving_aborts(engine: RandomEngine, server: Loopback) -> None:
                 break
 
     used(server.url, leave)
-    assert server.left.wait(5)
+    assert server.left.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def ask(s: Any) -> None:
 
 
 def is_gone(process_id: int) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             os.kill(process_id, 0)

@@ -250,7 +250,8 @@ class TestGenerate:
                             break
                 else:
                     task = asyncio.create_task(generate(prompt, params))
-                    await asyncio.sleep(0.05)
+                    while not face.stats().running_requests:
+                        await asyncio.sleep(0.002)
                     task.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await task
@@ -274,7 +275,7 @@ def _generator(iterator: AsyncIterator[GenerateDelta]) -> Any:
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if condition():
             return
         run(asyncio.sleep(0.01))

@@ -20,7 +20,7 @@ from ramet.runtime.protocol import InvalidRequestError, Logprob
 from tests.lang.backends.chat_server import Body, Recorder, Says, Script, chat_handler
 from tests.lang.backends.loopback import Answer, of_json, serving
 
-CONNECTION = Connection(timeout=20.0, retries=RetryPolicy(max_retries=1, first_delay=0.001))
+CONNECTION = Connection(timeout=60.0, retries=RetryPolicy(max_retries=1, first_delay=0.001))
 
 
 @contextmanager
@@ -115,15 +115,18 @@ class TestChat:
         assert len(bodies) == 40
 
     def test_a_failed_branch_ends_what_its_siblings_stream(self) -> None:
+        begun = asyncio.Event()
+
         async def handler(request: Any) -> Answer:
             if "fail" in json.dumps(request.json["messages"]):
-                await asyncio.sleep(0.1)
+                await begun.wait()
                 return of_json({"error": {"message": "no"}}, 400)
             return Answer(parts=endless())
 
         async def endless() -> AsyncIterator[bytes]:
             while True:
                 yield b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+                begun.set()
                 await asyncio.sleep(0.01)
 
         @ramet.function
@@ -134,7 +137,7 @@ class TestChat:
         with serving(handler) as server, OpenAI("m", base_url=server.url, connection=CONNECTION) as backend:
             with pytest.raises(GenerationError, match="status 400: no"):
                 branches.run(backend=backend)
-            assert server.left.wait(5)
+            assert server.left.wait(60)
 
     def test_many_branches_take_turns_on_few_connections(self) -> None:
         @ramet.function
@@ -197,7 +200,7 @@ class TestChat:
         with serving(chat_handler(echo_last)) as server:
             assert ask.run(backend=OpenAI("m", base_url=server.url))["x"] == "to Where?"
             gc.collect()
-            assert server.closed.wait(5)
+            assert server.closed.wait(60)
 
     def test_what_the_server_offers(self) -> None:
         with opened(echo_last) as (backend, _):

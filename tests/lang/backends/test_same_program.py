@@ -21,7 +21,7 @@ from tests.lang.backends.loopback import serving
 
 Turns = list[tuple[str, str]]
 NAMES = ("to_one", "to_two", "x", "sum", "person", "colour", "then", "a", "b")
-CONNECTION = ramet.Connection(timeout=20.0)
+CONNECTION = ramet.Connection(timeout=60.0)
 
 
 def model(turns: Turns) -> str:

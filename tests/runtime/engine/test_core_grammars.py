@@ -36,7 +36,7 @@ from ramet.runtime.scheduler import Scheduler, SchedulerConfig
 from ramet.runtime.tokenizer import ByteTokenizer
 from tests.runtime.engine.fake_engine import VOCAB_SIZE, SpeakingExecutor
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 class Gate:

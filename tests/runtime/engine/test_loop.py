@@ -121,7 +121,7 @@ def test_when_idle_the_accounting_is_checked_once(loop: EngineLoop, core: Counti
     sink = ThreadSink()
     loop.submit([request("a")], sink)
     drain(sink)
-    assert core.checked.wait(20)
+    assert core.checked.wait(60)
     assert loop.flush_cache() == 7
     assert core.num_checks == 1
 

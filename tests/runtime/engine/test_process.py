@@ -27,6 +27,7 @@ from ramet.runtime.protocol import (
 ROOT = Path(__file__).resolve().parents[3]
 BUILDERS = "tests.runtime.engine.builders"
 FOREVER = 10**9
+SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +43,9 @@ def private_temp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 
 def wait_until(condition: Any) -> None:
-    """The suite's timeout is the limit."""
+    end = time.monotonic() + SECONDS
     while not condition():
+        assert time.monotonic() < end, "it never happened"
         time.sleep(0.005)
 
 

@@ -58,7 +58,7 @@ def expected(num_tokens: int) -> str:
 
 
 def test_streams_go_on_where_they_stopped(engine: EngineProcess) -> None:
-    streams = [engine.stream("x", max_tokens=100 + index, temperature=1) for index in range(3)]
+    streams = [engine.stream("x", max_tokens=300 + index, temperature=1) for index in range(3)]
     heads = [next(stream).text for stream in streams]
     for _ in range(2):
         old = engine.pid
@@ -67,13 +67,17 @@ def test_streams_go_on_where_they_stopped(engine: EngineProcess) -> None:
         heads = [head + next(stream).text for head, stream in zip(heads, streams, strict=True)]
     for index, (head, stream) in enumerate(zip(heads, streams, strict=True)):
         increments = list(stream)
-        assert head + "".join(one.text for one in increments) == expected(100 + index)
+        assert head + "".join(one.text for one in increments) == expected(300 + index)
         assert increments[-1].stats is not None
     assert engine.generate("y", max_tokens=2).text == "0 1 "
     engine.check_integrity()
 
 
-def test_requests_wait_for_the_new_engine_and_may_be_aborted_meanwhile(engine: EngineProcess) -> None:
+def test_requests_wait_for_the_new_engine_and_may_be_aborted_meanwhile(
+    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that what stands below is asked before the engine is back.
+    monkeypatch.setattr("ramet.runtime.engine.supervisor.RESTART_DELAYS", (1.0, 1.0, 5.0))
     running = engine.stream("x", max_tokens=10**6, request_id="mine")
     next(running)
     os.kill(engine.pid, signal.SIGKILL)
@@ -83,6 +87,7 @@ def test_requests_wait_for_the_new_engine_and_may_be_aborted_meanwhile(engine: E
             engine.check_alive()
         except EngineRestartingError:
             break
+        time.sleep(0.005)
     with pytest.raises(EngineRestartingError, match="try again"):
         engine.stats()
     waiting = engine.stream("z", max_tokens=3)
@@ -98,7 +103,7 @@ def test_the_request_that_it_dies_of_fails_alone() -> None:
 
         async def ask(prompt: str) -> Any:
             try:
-                return (await engine.agenerate(prompt, max_tokens=60)).text
+                return (await engine.agenerate(prompt, max_tokens=300)).text
             except RequestFailedError as error:
                 return error
 
@@ -106,7 +111,7 @@ def test_the_request_that_it_dies_of_fails_alone() -> None:
             return list(await asyncio.gather(*(ask(prompt) for prompt in ("x", "Bad", "y"))))
 
         good, bad, other = asyncio.run(asyncio.wait_for(run(), SECONDS))
-        assert good == other == expected(60)
+        assert good == other == expected(300)
         assert isinstance(bad, RequestFailedError)
         assert "the engine died 3 times while it ran this request" in str(bad)
         assert engine.generate("again", max_tokens=2).text == "0 1 "

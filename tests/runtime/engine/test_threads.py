@@ -24,8 +24,8 @@ def test_an_engine_thread_builds_and_then_runs_on_one_thread() -> None:
     built_on = thread.call(threading.get_ident)
     assert built_on != threading.get_ident()
     thread.end_with(lambda: ran_on.put(threading.get_ident()))
-    assert ran_on.get(timeout=10) == built_on
-    thread.join(10)
+    assert ran_on.get(timeout=60) == built_on
+    thread.join(60)
 
 
 def test_an_engine_thread_hands_on_what_is_raised_and_ends_when_told() -> None:
@@ -38,7 +38,7 @@ def test_an_engine_thread_hands_on_what_is_raised_and_ends_when_told() -> None:
         thread.call(fail)
     assert thread.call(lambda: 3) == 3
     thread.end()
-    thread.join(10)
+    thread.join(60)
     assert threading.active_count() == before
 
 

@@ -12,7 +12,7 @@ from tests.runtime.grammar.service.reachable import builders_reachable  # noqa: 
 from tests.runtime.grammar.service.test_job_threads import LIMIT, until
 from tests.runtime.grammar.service.troubled import VOCABULARY, CompiledRepeat, TroubledBackend
 
-LIMITS = CompileLimits(deadline=LIMIT, probe=ProbeLimits(seconds=1.0, memory_bytes=256 << 20))
+LIMITS = CompileLimits(deadline=LIMIT, probe=ProbeLimits(seconds=3.0, memory_bytes=256 << 20))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_what_is_risky_is_compiled_in_a_child_first(
 ) -> None:
     assert isinstance(compiler.compile(Regex("!aaa")), CompiledRepeat)
     assert backend.compiled == ["!aaa"]
-    for pattern, message in (("!die", "SIGABRT"), ("!sleep 60", "after 1 s"), ("!refuse", "for a reason")):
+    for pattern, message in (("!die", "SIGABRT"), ("!sleep 60", "after 3 s"), ("!refuse", "for a reason")):
         for _ in range(2):
             with pytest.raises(UnsupportedConstraintError, match=message):
                 compiler.compile(Regex(pattern))

@@ -35,7 +35,7 @@ HERMES_TEMPLATE = (
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
     "{% if not loop.last %}</s>{% endif %}{% endfor %}"
 )
-SECONDS = 30.0
+SECONDS = 60.0
 """No request of a test takes longer."""
 
 

@@ -87,8 +87,8 @@ def test_what_the_engine_refuses_leaves_no_trace() -> None:
 
 def test_a_deadline_ends_a_request_while_it_waits_and_while_it_runs() -> None:
     async def test(gateway: Gateway, engine: EngineFace) -> None:
-        answers = await gateway.open(Job(params=LONG, prompts="slow", timeout=0.2))
-        with pytest.raises(HttpError, match=r"within 0\.2 s") as caught:
+        answers = await gateway.open(Job(params=LONG, prompts="slow", timeout=1.0))
+        with pytest.raises(HttpError, match=r"within 1 s") as caught:
             await text_of(answers)
         assert caught.value.status == 504
         await answers.aclose()

@@ -64,17 +64,17 @@ def test_a_slow_reader_holds_nobody_up(live_server: Live) -> None:
 
 
 def test_a_deadline_inside_a_stream_is_its_last_event(live_server: Live) -> None:
-    body = {**LONG, "stream": True, "timeout": 0.3}
+    body = {**LONG, "stream": True, "timeout": 1.5}
     response = httpx.post(f"{live_server.url}/v1/completions", json=body, timeout=SECONDS)
     *data, last = event_data(response.text)
     assert len(data) > 3
     assert json.loads(last)["error"]["code"] == "deadline_exceeded"
-    whole = httpx.post(f"{live_server.url}/v1/completions", json={**LONG, "timeout": 0.3}, timeout=SECONDS)
+    whole = httpx.post(f"{live_server.url}/v1/completions", json={**LONG, "timeout": 1.5}, timeout=SECONDS)
     assert (whole.status_code, whole.json()["error"]["code"]) == (504, "deadline_exceeded")
 
 
 def test_the_end_of_the_server_lets_a_short_answer_finish_and_cuts_a_long_one() -> None:
-    with live(ServerConfig(drain_timeout=0.5)) as server:
+    with live(ServerConfig(drain_timeout=3.0)) as server:
         results: dict[str, str] = {}
 
         def ask(name: str, body: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ramet.runtime.grammar.service import JobThreads
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 def until(condition: Callable[[], bool]) -> None:

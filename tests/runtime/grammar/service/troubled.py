@@ -61,7 +61,7 @@ class TroubledBackend:
             case "bug":
                 raise KeyError("a mistake")
             case "hold":
-                self.let_go.wait(20.0)
+                self.let_go.wait(60.0)
         return CompiledRepeat(len(spec.pattern), spec.pattern.lstrip("!"))
 
 
@@ -100,7 +100,7 @@ class RepeatMatcher:
         if self.compiled.pattern.startswith("mask dies") and self.place == 3:
             os.abort()
         if self.compiled.pattern.startswith("mask sleeps") and self.place == 3:
-            time.sleep(30.0)
+            time.sleep(60.0)
         row.fill(0)
         forced = self.forced()
         if forced is not None:
