@@ -37,6 +37,7 @@ class ConstraintOptions(SamplingOptions, total=False):
     json_schema: Any
     ebnf: str | None
     structural_tag: str | dict[str, Any] | None
+    strict: bool | None
 
 
 class GenOptions(ConstraintOptions, total=False):
@@ -92,6 +93,8 @@ def gen(name: str | None = None, max_tokens: int | None = None, **options: Unpac
         dtype: int, float or bool; or str, a text in double quotes whose value is what stands inside.
         json_schema: a dict or a text, whose value is the JSON text; a pydantic model, a dataclass or another
             type, whose value is an instance.
+        strict: with ``json_schema``. False: a schema is not refused of which a part cannot be enforced;
+            finished answers are validated and, where they are not valid, drawn again.
         choices: as ``select``; ``temperature``, ``seed`` and ``priority`` may go with it, nothing else.
         n: how many answers. With more than one the variable is their list, and the prompt goes on without them.
         priority: higher runs earlier.
@@ -265,7 +268,8 @@ def _gen(name: str | None, max_tokens: int | None, options: Mapping[str, Any]) -
         return _gen_choices(name, given)
     priority = _checked_priority(given.pop("priority", 0))
     tools = _tool_use(given)
-    constraint = _constraint({key: given.pop(key) for key in _CONSTRAINTS if key in given})
+    strict = given.pop("strict", None)
+    constraint = _constraint({key: given.pop(key) for key in _CONSTRAINTS if key in given}, strict)
     more: dict[str, Any] = {}
     if constraint.grammar is not None:
         more["grammar"] = constraint.grammar
@@ -310,16 +314,20 @@ def _tool_use(given: dict[str, Any]) -> ToolUse | None:
     return ToolUse(tuple(tools.values()), contextvars.copy_context(), choice, on_error, max_rounds)
 
 
-def _constraint(given: dict[str, Any]) -> Constraint:
+def _constraint(given: dict[str, Any], strict: bool | None) -> Constraint:
     if len(given) > 1:
         names = " and ".join(given)
         raise InvalidRequestError(f"gen has {names}; one answer takes one constraint", field=next(iter(given)))
+    if strict is not None and "json_schema" not in given:
+        raise InvalidRequestError(
+            f"gen has strict={strict!r} but no json_schema, of which it speaks; leave it out", field="strict"
+        )
     for name, value in given.items():
         match name, value:
             case "dtype", _:
                 return dtype_constraint(value)
             case "json_schema", _:
-                return json_constraint(value)
+                return json_constraint(value, strict=True if strict is None else strict)
             case "structural_tag", dict():
                 return Constraint(StructuralTag(json_document(value, name)))
             case "structural_tag", str():

@@ -91,17 +91,19 @@ def dtype_constraint(dtype: object) -> Constraint:
     raise InvalidRequestError(f"dtype is {dtype!r}; it must be int, float, str or bool", field="dtype")
 
 
-def json_constraint(schema: object) -> Constraint:
+def json_constraint(schema: object, *, strict: bool = True) -> Constraint:
     """For a JSON Schema as a dict or as text, whose value is the JSON text; or for a type (a pydantic model, a
     dataclass, or another one that msgspec knows: ``list[int]``, TypedDict), whose value is an instance.
+    ``strict``: as in JsonSchema.
     """
     match schema:
         case str():
-            return Constraint(JsonSchema(_checked(schema)))
+            return Constraint(JsonSchema(_checked(schema), strict=strict))
         case dict() | bool():
-            return Constraint(JsonSchema(json_document(schema, "json_schema")))
+            return Constraint(JsonSchema(json_document(schema, "json_schema"), strict=strict))
         case _:
-            return Constraint(JsonSchema.of(type_schema(schema)), (), JsonAs(schema))
+            text = JsonSchema.of(type_schema(schema)).schema
+            return Constraint(JsonSchema(text, strict=strict), (), JsonAs(schema))
 
 
 def type_schema(type_: Any) -> dict[str, Any]:

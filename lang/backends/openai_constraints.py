@@ -36,7 +36,7 @@ def constraint(grammar: GrammarSpec, flavour: Flavour) -> Constraint:
     """
     _refuse_options(grammar, f"a server of the flavour {flavour.name!r}")
     if isinstance(grammar, JsonSchema) and flavour.name != "openai":
-        return Constraint(_response_format(_document(grammar.schema)))
+        return Constraint(_response_format(_document(grammar.schema), strict=grammar.strict))
     own = {"openai": _for_openai, "vllm": _for_vllm, "sglang": _for_sglang, "ramet": _for_ramet}
     if (asked := own[flavour.name](grammar)) is not None:
         return asked
@@ -74,11 +74,11 @@ def _for_openai(grammar: GrammarSpec) -> Constraint | None:
             return _wrapped({"type": "string", "enum": list(options)}, Wrapping(is_text=True))
         case Regex(pattern):
             return _wrapped({"type": "string", "pattern": f"^(?:{pattern})$"}, Wrapping(is_text=True))
-        case JsonSchema(schema):
+        case JsonSchema(schema, strict=strict):
             document = _document(schema)
             if isinstance(document, dict) and document.get("type") == "object" and "anyOf" not in document:
-                return Constraint(_response_format(document))
-            return _wrapped(document, Wrapping(is_text=False))
+                return Constraint(_response_format(document, strict=strict))
+            return _wrapped(document, Wrapping(is_text=False), strict=strict)
         case _:
             return None
 
@@ -127,7 +127,7 @@ def _for_ramet(grammar: GrammarSpec) -> Constraint | None:
             return None
 
 
-def _wrapped(schema: object, wrapping: Wrapping) -> Constraint:
+def _wrapped(schema: object, wrapping: Wrapping, *, strict: bool = True) -> Constraint:
     outer: dict[str, Any] = {
         "type": "object",
         "properties": {ANSWER: schema},
@@ -146,11 +146,11 @@ def _wrapped(schema: object, wrapping: Wrapping) -> Constraint:
                 outer[name] = schema[name]
         inner = {key: value for key, value in schema.items() if key not in ("$defs", "definitions", "$schema")}
         outer["properties"] = {ANSWER: inner}
-    return Constraint(_response_format(outer), wrapping)
+    return Constraint(_response_format(outer, strict=strict), wrapping)
 
 
-def _response_format(schema: object) -> dict[str, Any]:
-    described = {"name": ANSWER, "schema": schema, "strict": True}
+def _response_format(schema: object, *, strict: bool) -> dict[str, Any]:
+    described = {"name": ANSWER, "schema": schema, "strict": strict}
     return {"response_format": {"type": "json_schema", "json_schema": described}}
 
 

@@ -18,6 +18,7 @@ from ramet.runtime.attention import (
     TorchAttentionBackend,
 )
 from ramet.runtime.cache import EvictionPolicy, LfuEviction, PageAllocator, ProgramLruEviction, RadixCache
+from ramet.runtime.engine.answer_checks import AnswerChecks
 from ramet.runtime.engine.client import EngineInfo
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import BuiltEngine, EngineCore
@@ -63,8 +64,9 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     """
     torch.set_num_threads(choose_threads(config.threads, environment().num_threads, torch.get_num_threads()))
     cache_dir = environment().cache_dir if config.cache_dir is None else Path(config.cache_dir)
+    why_torch = "RAMET_NATIVE_KERNELS is off"
     if environment().native_kernels:
-        native.enable(cache_dir / NATIVE_FOLDER)
+        why_torch = native.enable(cache_dir / NATIVE_FOLDER)
     loaded = load_model(
         config.model,
         quantization=config.quantization,
@@ -99,9 +101,12 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     timings["warmup"] = time.perf_counter() - started
 
     grammar = GrammarCompiler(LazyRouter(tokenizer), vocabulary=tokenizer, on_done=wakeup.set)
-    core = EngineCore(scheduler, runner, tokenizer, grammar, seed=config.seed, wakeup=wakeup)
+    checks = AnswerChecks(config.max_resamples, wakeup.set)
+    core = EngineCore(scheduler, runner, tokenizer, grammar, seed=config.seed, wakeup=wakeup, checks=checks)
     info = _info(config, loaded, num_pages, context_length, timings)
-    info = msgspec.structs.replace(info, grammars=tuple(sorted(grammar.kinds)))
+    info = msgspec.structs.replace(
+        info, grammars=tuple(sorted(grammar.kinds)), kernels=_kernels(loaded.device, why_torch)
+    )
     return BuiltEngine(core, info, tokenizer, loaded.tokenizer_spec)
 
 
@@ -186,6 +191,13 @@ def _scheduler(
             drafts_forced=config.draft_forced,
         ),
     )
+
+
+def _kernels(device: torch.device, why_torch: str) -> str:
+    library = native.library()
+    if device.type != "cpu":
+        return "torch"
+    return library.name if library is not None else f"torch ({why_torch})"
 
 
 def _info(

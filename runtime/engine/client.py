@@ -81,6 +81,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Spent compiling, off the engine's thread."""
     grammar_bytes: int = 0
     """Held by the caches of compiled grammars and of refusals."""
+    resampled_answers: int = 0
+    """Thrown away because they were not valid, and drawn again (JsonSchema with ``strict`` false)."""
 
     @property
     def hit_rate(self) -> float:

@@ -88,6 +88,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     draft_forced: bool = True
     """Verify what a grammar forces in one step, instead of sampling it token by token. The tokens are the same
     either way."""
+    max_resamples: int = 3
+    """How often an answer is drawn again that does not meet a schema of which a part is not enforced but only
+    validated (JsonSchema with strict false); then the request fails."""
     threads: int | None = None
     """CPU threads of one operation; None: one a physical core."""
     cache_dir: str | None = None
@@ -111,6 +114,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_int("max_running_requests", self.max_running_requests, 1, 65536)
         _check_int("max_tokens_per_step", self.max_tokens_per_step, 1, None, optional=True)
         _check_int("max_overtakes", self.max_overtakes, 0, None)
+        _check_int("max_resamples", self.max_resamples, 0, 100)
         _check_int("threads", self.threads, 1, 1024, optional=True)
         _check_int("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
         _check_bool("enable_prefix_cache", self.enable_prefix_cache)

@@ -3,12 +3,11 @@
 import logging
 import random
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from ramet.runtime.engine.answer_checks import AnswerChecks, HeldAnswer
 from ramet.runtime.engine.client import EngineInfo, EngineStats
 from ramet.runtime.engine.output import OutputProcessor
 from ramet.runtime.grammar.compiler import Compilation, GrammarCompiler
@@ -39,6 +38,7 @@ MASK_QUEUE_FACTOR = 6.0
 class _Live:
     """A request that has not ended, and its text side."""
 
+    source: GenerateInput
     request: Request
     processor: OutputProcessor
 
@@ -46,8 +46,9 @@ class _Live:
 class EngineCore:
     """Scheduler, executor, tokenizer and grammars, put together.
 
-    Invariant: ``_live`` has exactly the requests that the scheduler has. Each request ends with one TextOutput
-    that has a finish reason, and its stats. Not thread-safe: one thread owns it.
+    Invariant: ``_live`` has exactly the requests that the scheduler has; between two attempts at an answer a
+    request is in ``_checks`` alone. Each request ends with one TextOutput that has a finish reason, and its
+    stats. Not thread-safe: one thread owns it.
     """
 
     def __init__(
@@ -60,23 +61,23 @@ class EngineCore:
         seed: int | None = None,
         wakeup: threading.Event | None = None,
         mask_deadline: float = MASK_DEADLINE,
-        clock: Callable[[], float] = time.monotonic,
+        checks: AnswerChecks | None = None,
     ) -> None:
         """``seed``: where the seeds of requests without one come from; None: from the system's randomness.
         ``wakeup``: set by whoever has compiled a grammar or filled a mask; None: nobody does, and a step that
         has nothing else to do waits a moment instead. ``mask_deadline``: seconds within which a mask has to be
-        there. ``clock``: the scheduler's."""
+        there. ``checks``: who validates what grammars do not enforce."""
         self._scheduler = scheduler
         self._executor = executor
         self._tokenizer = tokenizer
         self._grammar = grammar
-        self._clock = clock
         self._seeds = random.SystemRandom() if seed is None else random.Random(seed)
         self._wakeup = threading.Event() if wakeup is None else wakeup
         self._mask_deadline = mask_deadline
         self._live: dict[str, _Live] = {}
         self._compilations: dict[str, Compilation] = {}
         """Of the requests that wait for their grammar."""
+        self._checks = AnswerChecks(on_done=self._wakeup.set) if checks is None else checks
         self._num_aborted = 0
         self._num_failed = 0
 
@@ -93,16 +94,26 @@ class EngineCore:
                 f"n is {params.n}; the core takes one answer a request, its client makes {params.n} of them",
                 field="n",
             )
+        if source.request_id in self._checks:
+            raise InvalidRequestError(
+                f"request_id {source.request_id!r} belongs to a running request; choose another one",
+                field="request_id",
+            )
         processor = OutputProcessor(self._tokenizer, params)
         compilation = None if params.grammar is None else self._grammar.submit(params.grammar)
         is_compiled = compilation is not None and self._grammar.poll(compilation)
-        matcher = compilation.result().matcher() if compilation is not None and is_compiled else None
+        compiled = compilation.result() if compilation is not None and is_compiled else None
         request = Request.from_input(
-            source, arrival=self._clock(), matcher=matcher, seed=self._seeds.getrandbits(64)
+            source,
+            arrival=self._scheduler.now(),
+            matcher=None if compiled is None else compiled.matcher(),
+            seed=self._seeds.getrandbits(64),
         )
         self._scheduler.add(request, compiling=compilation is not None and not is_compiled)
-        self._live[source.request_id] = _Live(request, processor)
-        if compilation is not None and not is_compiled:
+        self._live[source.request_id] = _Live(source, request, processor)
+        if compiled is not None:
+            self._checks.hold(source, compiled, request.arrival)
+        elif compilation is not None:
             self._compilations[source.request_id] = compilation
 
     def abort(self, request_id: str) -> list[TextOutput]:
@@ -110,7 +121,11 @@ class EngineCore:
         ignored.
         """
         output = self._scheduler.abort(request_id)
-        return [] if output is None else [self._process(output)]
+        if output is not None:
+            return self._process(output)
+        ended = self._checks.abort(request_id)
+        self._num_aborted += ended is not None
+        return [] if ended is None else [ended]
 
     def step(self) -> list[TextOutput]:
         """Compute one step. What it gave each request; a request of a step that failed ends with ERROR.
@@ -118,11 +133,11 @@ class EngineCore:
         Where every request waits for its grammar or its mask, waits a few milliseconds for one of them.
         """
         self._wakeup.clear()
-        outputs = [*self._take_grammars(), *self._end_overdue()]
+        outputs = [*self._take_grammars(), *self._end_overdue(), *self._take_checked()]
         batch = self._scheduler.schedule()
         if batch is not None:
             outputs += self._compute(batch)
-        elif not outputs and self._scheduler.has_work:
+        elif not outputs and self.has_work():
             self._wakeup.wait(WAIT_SECONDS)
         return outputs
 
@@ -136,10 +151,10 @@ class EngineCore:
         except ValueError as error:
             # The results do not fit the batch: as good as none.
             return self._fail(batch, error)
-        return [self._process(output) for output in outputs]
+        return self._process(*outputs)
 
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or self._checks.is_checking
 
     def stats(self) -> EngineStats:
         counts = self._scheduler.stats()
@@ -149,7 +164,7 @@ class EngineCore:
             waiting_requests=counts.num_waiting,
             compiling_requests=counts.num_compiling,
             running_requests=counts.num_running,
-            finished_requests=counts.num_finished,
+            finished_requests=counts.num_finished - self._checks.num_resamples,
             aborted_requests=self._num_aborted,
             failed_requests=self._num_failed,
             prompt_tokens=counts.num_prompt_tokens,
@@ -170,6 +185,7 @@ class EngineCore:
             refused_grammars=grammars.num_refused,
             grammar_seconds=grammars.seconds,
             grammar_bytes=grammars.cached_bytes,
+            resampled_answers=self._checks.num_resamples,
         )
 
     def flush_cache(self) -> int:
@@ -185,10 +201,12 @@ class EngineCore:
         num_alive = counts.num_waiting + counts.num_compiling + counts.num_running
         assert len(self._live) == num_alive, "a request has no text side"
         assert len(self._compilations) == counts.num_compiling, "a request waits for no grammar"
+        self._checks.check_integrity(self._live.__contains__)
 
     def close(self) -> None:
         """Nothing more will be asked: grammars that are being compiled are given up. Does not wait."""
         self._grammar.close()
+        self._checks.close()
 
     def _take_grammars(self) -> list[TextOutput]:
         """Grammars that are compiled now let their requests wait to run; the others' requests end."""
@@ -198,12 +216,30 @@ class EngineCore:
                 continue
             del self._compilations[request_id]
             try:
-                matcher = compilation.result().matcher()
+                compiled = compilation.result()
+                matcher = compiled.matcher()
             except RametError as error:
-                outputs.append(self._process(self._scheduler.fail(request_id, error)))
+                outputs += self._process(self._scheduler.fail(request_id, error))
             else:
                 self._scheduler.supply(request_id, matcher)
+                live = self._live[request_id]
+                self._checks.hold(live.source, compiled, live.request.arrival)
         return outputs
+
+    def _take_checked(self) -> list[TextOutput]:
+        """Answers that were validated are sent, or drawn again."""
+        outputs, again = self._checks.settle()
+        self._num_failed += sum(output.finish_reason is FinishReason.ERROR for output in outputs)
+        for held in again:
+            self._run_again(held)
+        return outputs
+
+    def _run_again(self, held: HeldAnswer) -> None:
+        source = held.attempt()
+        matcher, seed = held.compiled.matcher(), self._seeds.getrandbits(64)
+        request = Request.from_input(source, arrival=held.arrival, matcher=matcher, seed=seed)
+        self._scheduler.add(request)
+        self._live[held.request_id] = _Live(source, request, OutputProcessor(self._tokenizer, source.params))
 
     def _end_overdue(self) -> list[TextOutput]:
         """Requests whose mask does not come end by name; a grammar at fault is refused from now on."""
@@ -225,15 +261,19 @@ class EngineCore:
                 )
             else:
                 continue
-            outputs.append(self._process(self._scheduler.fail(request.request_id, error)))
+            outputs += self._process(self._scheduler.fail(request.request_id, error))
         return outputs
 
     def _fail(self, batch: ScheduledBatch, error: Exception) -> list[TextOutput]:
         logger.error("step %d failed; its %d requests end", batch.step_id, len(batch.rows), exc_info=error)
         outputs = self._scheduler.fail_batch(batch, f"the step failed: {type(error).__name__}: {error}")
-        return [self._process(output) for output in outputs]
+        return self._process(*outputs)
 
-    def _process(self, output: TokenOutput) -> TextOutput:
+    def _process(self, *outputs: TokenOutput) -> list[TextOutput]:
+        """As texts, less what is held back."""
+        return [sent for output in outputs for sent in self._checks.push(self._text_of(output))]
+
+    def _text_of(self, output: TokenOutput) -> TextOutput:
         live = self._live[output.request_id]
         processed = live.processor.push(output)
         result = processed.output

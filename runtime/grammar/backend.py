@@ -3,7 +3,7 @@
 One int32 bitmask row per position: bit ``t % 32`` of word ``t // 32`` is 1 where token ``t`` is allowed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -57,6 +57,25 @@ class CompiledGrammar(Protocol):
     """Immutable and shared between requests."""
 
     def matcher(self) -> GrammarMatcher: ...
+
+
+Check = Callable[[str], list[str]]
+"""From a finished answer to what is wrong with it; empty: nothing. Called by any thread."""
+
+
+@runtime_checkable
+class PartialGrammar(Protocol):
+    """A CompiledGrammar that may be weaker than its spec: then a finished answer has to pass ``check``."""
+
+    @property
+    def check(self) -> Check | None:
+        """None: the whole of the spec is enforced."""
+        ...
+
+
+def check_of(compiled: CompiledGrammar) -> Check | None:
+    """What a finished answer has to pass besides; None: nothing."""
+    return compiled.check if isinstance(compiled, PartialGrammar) else None
 
 
 class GrammarBackend(Protocol):

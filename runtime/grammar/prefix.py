@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ramet.runtime.grammar.backend import (
+    Check,
     CompiledGrammar,
     ForcedText,
     GrammarBackend,
     GrammarMatcher,
     RiskyBackend,
+    check_of,
 )
 from ramet.runtime.grammar.token_table import AllowedTokens, TokenTable
 from ramet.runtime.protocol import GrammarSpec, Prefix, UnsupportedConstraintError
@@ -80,6 +82,11 @@ class CompiledPrefix:
 
     def matcher(self) -> "PrefixMatcher":
         return PrefixMatcher(self, self.inner_matcher())
+
+    @property
+    def check(self) -> Check | None:
+        """The inner grammar's: what the text is followed by is the answer."""
+        return None if self._inner is None else check_of(self._inner)
 
     def inner_matcher(self) -> GrammarMatcher | None:
         """At the inner grammar's start."""

@@ -30,11 +30,18 @@ class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
     """One of GRAMMAR_BACKENDS."""
     max_whitespace: int = 8
     """Most whitespace characters between two tokens of the JSON text. 0: compact, none at all."""
+    strict: bool = True
+    """False: a schema of which no engine can enforce the whole is not refused. What can be enforced is, the
+    finished answer is validated, and one that is not valid is drawn again, a bounded number of times."""
 
     def __post_init__(self) -> None:
         _check_text("schema", self.schema, "the schema's JSON text; JsonSchema.of takes a dict")
         _check_one_of("backend", self.backend, GRAMMAR_BACKENDS)
         _check_max_whitespace(self.max_whitespace)
+        if not isinstance(self.strict, bool):
+            raise InvalidRequestError(
+                f"strict is {reprlib.repr(self.strict)}; it must be true or false", field="grammar"
+            )
 
     @classmethod
     def of(cls, schema: dict[str, Any] | bool) -> "JsonSchema":

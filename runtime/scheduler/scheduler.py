@@ -104,6 +104,10 @@ class Scheduler:
         its masks."""
         return bool(self._requests)
 
+    def now(self) -> float:
+        """Seconds of the scheduler's clock, in which a request's ``arrival`` is given."""
+        return self._clock()
+
     def get(self, request_id: str) -> Request | None:
         """A request that has not ended, to read."""
         return self._requests.get(request_id)

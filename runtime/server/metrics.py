@@ -109,6 +109,10 @@ class _EngineCollector(Collector):
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, float(value))
         counters = {
+            "ramet_resampled_answers": (
+                "Answers that were not valid and drawn again.",
+                stats.resampled_answers,
+            ),
             "ramet_prompt_tokens": ("Prompt tokens of requests that ran.", stats.prompt_tokens),
             "ramet_cached_tokens": ("Prompt tokens from the radix cache.", stats.cached_tokens),
             "ramet_generation_tokens": ("Generated tokens.", stats.output_tokens),

@@ -202,7 +202,7 @@ def _formatted(wanted: Mapping[str, Any]) -> GrammarSpec | None:
             return JsonSchema.of({"type": "object"})
         case "json_schema":
             _only(wanted, "type", "json_schema")
-            return JsonSchema.of(_schema(wanted.get("json_schema")))
+            return _json_schema(wanted.get("json_schema"))
         case "structural_tag":
             return _structural_tag(dict(wanted))
         case other:
@@ -214,7 +214,10 @@ def _formatted(wanted: Mapping[str, Any]) -> GrammarSpec | None:
             )
 
 
-def _schema(wanted: object) -> dict[str, Any] | bool:
+def _json_schema(wanted: object) -> JsonSchema:
+    """OpenAI's ``strict`` chooses whether the schema is enforced. Here it always is, as far as it can be:
+    ``false`` only stops that a schema is refused of which a part cannot be, see JsonSchema.
+    """
     where = "response_format.json_schema"
     if not isinstance(wanted, dict):
         raise bad_request(f"{where} must be an object with a schema", param=where, code="invalid_type")
@@ -233,7 +236,10 @@ def _schema(wanted: object) -> dict[str, Any] | bool:
             param=f"{where}.schema",
             code="missing_required_parameter",
         )
-    return schema
+    strict = wanted.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise bad_request(f"{where}.strict must be true or false", param=f"{where}.strict", code="invalid_type")
+    return JsonSchema(JsonSchema.of(schema).schema, strict=strict is not False)
 
 
 def _only(wanted: Mapping[str, Any], *names: str) -> None:

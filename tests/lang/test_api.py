@@ -22,7 +22,7 @@ from ramet.lang import (
     video,
 )
 from ramet.lang.ir import Gen, Image, RoleBegin, RoleEnd, Select, Text, leaves
-from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex, SamplingParams, StructuralTag
+from ramet.runtime.protocol import Ebnf, InvalidRequestError, JsonSchema, Regex, SamplingParams, StructuralTag
 
 generate: Any = gen
 """For calls that a type checker would refuse already."""
@@ -101,6 +101,12 @@ def test_sglangs_words_for_log_probabilities() -> None:
 def test_constraints() -> None:
     assert only(gen(ebnf="root ::= x")).params.grammar == Ebnf("root ::= x")
     assert only(gen(structural_tag="{}")).params.grammar == StructuralTag("{}")
+    assert only(gen(json_schema={}, strict=False)).params.grammar == JsonSchema("{}", strict=False)
+    assert only(gen(json_schema=list[int], strict=False)).params.grammar == JsonSchema(
+        '{"type":"array","items":{"type":"integer"}}', strict=False
+    )
+    with pytest.raises(InvalidRequestError, match="strict=False but no json_schema"):
+        gen(regex="a", strict=False)
     assert only(gen(structural_tag={"a": 1})).params.grammar == StructuralTag('{"a":1}')
     assert only(gen_int("a", 5, stop_regex=["x"])).params.stop_regex == ("x", "[^-+0-9]")
     assert only(gen_string("a", 5)).params.max_tokens == 5

@@ -59,8 +59,9 @@ class GuidanceBackend:
         self._spellings = spellings
 
     def compile_schema(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledGuidance":
-        """``plan`` is one that llguidance enforces whole."""
-        return self.compile_lark(f"{HEADER}start: {lark_json(plan, schema_policy(max_whitespace))}\n")
+        """``plan`` is one whose text llguidance enforces whole."""
+        schema = lark_json(plan, schema_policy(max_whitespace), strict=False)
+        return self.compile_lark(f"{HEADER}start: {schema}\n")
 
     def compile_regex(self, spec: Regex) -> "CompiledGuidance":
         return self._compile_pattern(full_pattern(spec.pattern).text)

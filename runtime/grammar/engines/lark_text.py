@@ -81,12 +81,13 @@ def lark_regex(pattern: str) -> str:
     return f"/{text}/" if text else '""'
 
 
-def lark_json(planned: SchemaPlan, policy: Mapping[str, object]) -> str:
+def lark_json(planned: SchemaPlan, policy: Mapping[str, object], *, strict: bool = True) -> str:
     """A schema that llguidance enforces whole as Lark, with its options where it looks for a schema's own.
+    Not ``strict``: the plan may leave out a part of it, which is validated afterwards.
 
-    Raises UnsupportedConstraintError: it cannot be enforced whole.
+    Raises UnsupportedConstraintError: it cannot be enforced.
     """
-    planned.choose("llguidance")
+    planned.choose("llguidance", strict=strict)
     schema = schema_object(planned)
     escapes = ESCAPES_OF_OPEN_OBJECTS if _names_some_of_open_objects(schema) else {}
     schema = {**schema, "x-guidance": {**policy, **escapes}}

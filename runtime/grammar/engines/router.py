@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ramet.runtime.grammar.backend import CompiledGrammar, Vocabulary
+from ramet.runtime.grammar.backend import Check, CompiledGrammar, GrammarMatcher, Vocabulary
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.engines.guidance import GuidanceBackend
 from ramet.runtime.grammar.engines.lazy import KINDS, PROBE_BUILDER
@@ -15,7 +15,7 @@ from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import read_structural_tag
 from ramet.runtime.grammar.engines.xgr import XgrammarBackend
 from ramet.runtime.grammar.prefix import PrefixBackend
-from ramet.runtime.grammar.schema import plan
+from ramet.runtime.grammar.schema import SchemaPlan, Validator, plan
 from ramet.runtime.protocol import (
     Choice,
     Ebnf,
@@ -59,7 +59,7 @@ class EngineRouter:
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises UnsupportedConstraintError: no engine, or not the one that is named, enforces the whole of
-        it."""
+        it; for a schema that is not strict, of what is left of it when finished answers are validated."""
         match spec:
             case JsonSchema():
                 return self._schema(spec)
@@ -91,12 +91,19 @@ class EngineRouter:
 
     def _schema(self, spec: JsonSchema) -> CompiledGrammar:
         planned = self._plan(spec.schema)
-        match planned.choose(None if spec.backend == "auto" else spec.backend):
+        engine = planned.choose(None if spec.backend == "auto" else spec.backend, strict=spec.strict)
+        compiled = self._schema_by(engine, planned, spec)
+        if not planned.must_validate:
+            return compiled
+        return WeakerSchema(compiled, Validator(spec.schema))
+
+    def _schema_by(self, engine: str, planned: SchemaPlan, spec: JsonSchema) -> CompiledGrammar:
+        match engine:
             case "llguidance":
                 return self._guidance.compile_schema(planned, spec.max_whitespace)
             case "xgrammar":
                 return self._xgrammar.compile_schema(planned, spec.max_whitespace)
-            case engine:
+            case _:
                 raise _cannot(engine, "JSON schemas: it lets invalid JSON through")
 
     def _regex(self, spec: Regex) -> CompiledGrammar:
@@ -153,6 +160,21 @@ class EngineRouter:
         except UnsupportedConstraintError:
             return True
         return False
+
+
+class WeakerSchema:
+    """A PartialGrammar: enforces what can be of a schema, and validates the rest in finished answers."""
+
+    def __init__(self, compiled: CompiledGrammar, validator: Validator) -> None:
+        self._compiled = compiled
+        self._validator = validator
+
+    @property
+    def check(self) -> Check:
+        return self._validator.problems
+
+    def matcher(self) -> GrammarMatcher:
+        return self._compiled.matcher()
 
 
 def _first_of(*attempts: Callable[[], CompiledGrammar]) -> CompiledGrammar:

@@ -45,7 +45,7 @@ class XgrammarBackend:
         self._surrogates = SurrogateTokens(spellings)
 
     def compile_schema(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledXgrammar":
-        """``plan`` is one that xgrammar enforces whole."""
+        """``plan`` is one whose text xgrammar enforces whole."""
         compiler, schema = self._compiler, json.dumps(schema_object(plan), ensure_ascii=False)
         if max_whitespace:
             return self._compiled(

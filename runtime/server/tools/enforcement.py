@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from ramet.runtime.protocol import (
     GrammarSpec,
     InvalidRequestError,
@@ -119,7 +121,7 @@ def _beside(choice: ToolChoice, format: ToolFormat, wanted: GrammarSpec) -> Enfo
 
 def replace_schema(spec: JsonSchema, schema: dict[str, Any]) -> JsonSchema:
     """The same options over another schema."""
-    return JsonSchema(JsonSchema.of(schema).schema, backend=spec.backend, max_whitespace=spec.max_whitespace)
+    return msgspec.structs.replace(spec, schema=JsonSchema.of(schema).schema)
 
 
 def _text_or_calls(choice: ToolChoice, format: ToolFormat) -> StructuralTag:

@@ -2,6 +2,7 @@ import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,8 @@ def test_a_schema_of_an_object_is_sent_as_it_is(flavour: str) -> None:
     assert held.wrapping is None
     described = held.fields["response_format"]["json_schema"]
     assert (described["schema"], described["strict"]) == (OBJECT, True)
+    loose = fields(msgspec.structs.replace(JsonSchema.of(OBJECT), strict=False), flavour)
+    assert loose["response_format"]["json_schema"]["strict"] is False
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,14 @@ TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
             {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
             JsonSchema(json.dumps(SCHEMA, separators=(",", ":"))),
         ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": True, "strict": False}}},
+            JsonSchema("true", strict=False),
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": True, "strict": None}}},
+            JsonSchema("true"),
+        ),
         ({"response_format": TAG}, StructuralTag(json.dumps(TAG, separators=(",", ":")))),
         ({"structural_tag": TAG}, StructuralTag(json.dumps(TAG, separators=(",", ":")))),
         ({"structural_tag": "{}"}, StructuralTag("{}")),
@@ -80,6 +88,10 @@ def test_constraints_that_are_none(fields: dict[str, Any], field: str) -> None:
         ({}, "response_format.type"),
         ({"type": "text", "schema": {}}, "response_format.schema"),
         ({"type": "json_schema", "json_schema": {"schema": 5}}, "response_format.json_schema.schema"),
+        (
+            {"type": "json_schema", "json_schema": {"schema": True, "strict": "no"}},
+            "response_format.json_schema.strict",
+        ),
         ({"type": "json_schema", "json_schema": {}}, "response_format.json_schema.schema"),
         ({"type": "json_schema", "json_schema": SCHEMA}, "response_format.json_schema.type"),
     ],

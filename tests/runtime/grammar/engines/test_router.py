@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from ramet.runtime.grammar import CompiledGrammar
-from ramet.runtime.grammar.backend import GrammarBackend
+from ramet.runtime.grammar.backend import GrammarBackend, check_of
 from ramet.runtime.grammar.choice import CompiledChoice
 from ramet.runtime.grammar.engines import EngineRouter
 from ramet.runtime.grammar.engines.guidance import CompiledGuidance
@@ -110,3 +110,35 @@ def test_no_engine_is_imported_before_it_is_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"
+
+
+UNIQUE = json.dumps({"type": "array", "items": {"type": "integer"}, "maxItems": 30, "uniqueItems": True})
+
+
+def test_what_cannot_be_enforced_is_validated_where_the_schema_is_not_strict(tiny_router: EngineRouter) -> None:
+    with pytest.raises(UnsupportedConstraintError, match="#/uniqueItems"):
+        tiny_router.compile(JsonSchema(UNIQUE))
+    for backend in ("auto", "llguidance"):
+        compiled = tiny_router.compile(JsonSchema(UNIQUE, backend, strict=False))
+        check = check_of(compiled)
+        assert check is not None
+        takes = tiny_takes(compiled)
+        assert (takes("[1,2]"), takes("[1,1]"), takes('["a"]'), takes("{}")) == (True, True, False, False)
+        assert check("[1,2]") == []
+        assert "non-unique" in check("[1,1]")[0]
+    behind = check_of(tiny_router.compile(Prefix("a ", JsonSchema(UNIQUE, strict=False))))
+    assert behind is not None
+    assert behind("[1,1]")
+
+
+def test_a_schema_that_is_enforced_whole_is_not_validated(tiny_router: EngineRouter) -> None:
+    assert check_of(tiny_router.compile(JsonSchema('{"type": "integer"}', strict=False))) is None
+    assert check_of(tiny_router.compile(Prefix("a ", JsonSchema("{}", strict=False)))) is None
+    assert check_of(tiny_router.compile(Prefix("a"))) is None
+    assert check_of(tiny_router.compile(Choice(("a",)))) is None
+
+
+def test_a_pattern_that_can_neither_be_enforced_nor_checked_is_refused(tiny_router: EngineRouter) -> None:
+    spec = JsonSchema(json.dumps({"type": "string", "pattern": r"(a)\1"}), strict=False)
+    with pytest.raises(UnsupportedConstraintError, match="pattern"):
+        tiny_router.compile(spec)
