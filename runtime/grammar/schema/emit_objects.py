@@ -6,10 +6,10 @@ from itertools import combinations, islice
 
 from ramet.runtime.grammar.schema import objects
 from ramet.runtime.grammar.schema.algebra import Algebra, TooComplexError
-from ramet.runtime.grammar.schema.automaton import TooLargeError, combine, matches
+from ramet.runtime.grammar.schema.automaton import TooLargeError, combine, is_empty, matches
 from ramet.runtime.grammar.schema.objects import Classes
 from ramet.runtime.grammar.schema.records import Unsupported
-from ramet.runtime.grammar.schema.regex_parser import Alt, Regex
+from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, Alt, Regex
 from ramet.runtime.grammar.schema.regex_syntax import literal
 from ramet.runtime.grammar.schema.shapes import NEVER, Node, Object
 
@@ -23,6 +23,8 @@ def expand_object(value: Object, algebra: Algebra, report: Callable[[Unsupported
     An engine counts only where all listed properties are required, and it does not see that an open name stands
     twice. A condition that would need too many objects is reported, and left out of the result.
     """
+    if value.patterns:
+        value = _without_spent_names(value)
     if value.some:
         opened = _open_names(value, algebra)
         if opened is not None:
@@ -94,6 +96,31 @@ def _without(regex: Regex, node: Node, names: list[str]) -> Classes:
     except TooLargeError:
         raise TooComplexError from None
     return () if left is None else ((left, node),)
+
+
+def _without_spent_names(value: Object) -> Object:
+    """``value`` without the classes of names whose every name is listed: they hold no further property.
+
+    An engine does not see it, and writes a comma behind which nothing can stand.
+    """
+    try:
+        patterns = tuple((regex, node) for regex, node in value.patterns if _has_other(regex, value))
+        rest = value.rest
+        if (
+            not rest.is_never
+            and patterns
+            and not _has_other(ANY_TEXT, value, *(regex for regex, _ in patterns))
+        ):
+            rest = NEVER
+    except TooLargeError:
+        return value
+    return replace(value, patterns=patterns, rest=rest)
+
+
+def _has_other(regex: Regex, value: Object, *others: Regex) -> bool:
+    """A name that ``regex`` matches, and none of ``others``, is not listed. Raises TooLargeError."""
+    listed = [literal(name) for name, _ in value.props if matches(regex, name)]
+    return not is_empty((regex,), (*others, *listed))
 
 
 def _open_names(value: Object, algebra: Algebra) -> list[Object] | None:

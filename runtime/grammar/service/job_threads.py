@@ -34,6 +34,7 @@ class Job(Generic[T]):
         self.submitted = time.monotonic()
         self.started: float | None = None
         """When a thread took it up, seconds of the monotonic clock; None: it waits for one."""
+        self.ended: float | None = None
         self.is_given_up = False
 
     @property
@@ -41,7 +42,10 @@ class Job(Generic[T]):
         return self._done.is_set()
 
     def seconds_running(self) -> float:
-        return 0.0 if self.started is None else time.monotonic() - self.started
+        """For how long it has run, or ran."""
+        if self.started is None:
+            return 0.0
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     def seconds_since_submitted(self) -> float:
         return time.monotonic() - self.submitted
@@ -67,6 +71,7 @@ class Job(Generic[T]):
             self._value = work()
         except BaseException as error:
             self._error = error
+        self.ended = time.monotonic()
         self._done.set()
         if self._on_done is not None:
             self._on_done()

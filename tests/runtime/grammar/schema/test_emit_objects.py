@@ -65,3 +65,27 @@ def test_classes_without_names() -> None:
     spared = Object(patterns=spare_names(freer, Algebra(lambda name: NEVER, 100)))
     assert objects.property_node(spared, "a") == ANY
     assert objects.property_node(spared, "b") == Node((NUMBER,))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rest", "expected"),
+    [
+        ("^[abc]$", NEVER, (False, False)),
+        ("^[abcd]$", NEVER, (True, False)),
+        ("^[abc]$", ANY, (False, True)),
+        ("", ANY, (True, False)),
+        ("^[^a-c]|^$|^[\\s\\S]{2}", ANY, (True, False)),
+        ("^[^a-c]|^$|^..", ANY, (True, True)),
+    ],
+)
+def test_names_that_are_all_listed_leave_no_class_of_others(
+    pattern: str, rest: Node, expected: tuple[bool, bool]
+) -> None:
+    """Whether there is a class of the pattern's names, and names of neither, for each."""
+    (regex,) = parse_pattern(pattern).required
+    algebra, found = Algebra(lambda name: NEVER, 100_000), list[Unsupported]()
+    (plain,) = expand_object(Object(props=ABC, patterns=((regex, ANY),), rest=rest), algebra, found.append)
+    assert (bool(plain.patterns), not plain.rest.is_never) == expected
+    counted = Object(props=ABC, patterns=((regex, ANY),), rest=rest, low=4)
+    alternatives = expand_object(counted, algebra, found.append)
+    assert bool(alternatives) == any(expected)

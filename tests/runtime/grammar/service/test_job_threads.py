@@ -35,6 +35,13 @@ def test_jobs_run_elsewhere_and_say_what_came_of_them() -> None:
     threads.close()
 
 
+def test_a_job_that_is_done_runs_no_longer() -> None:
+    job = JobThreads("test", 0).submit(lambda: None)
+    assert job.started is not None
+    assert job.ended is not None
+    assert job.seconds_running() == job.ended - job.started
+
+
 def test_without_threads_a_job_runs_where_it_is_submitted() -> None:
     job = JobThreads("test", 0).submit(threading.get_ident)
     assert job.is_done
