@@ -5,6 +5,7 @@ submits operations and waits, where it must, for their variables.
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ from ramet.lang.operations import (
 from ramet.lang.signals import Signal, Steps, finish_async
 from ramet.lang.tool_rounds import run_with_tools
 from ramet.lang.variables import Chunk, Failure, Place, TextFeed, Variable
+
+logger = logging.getLogger(__name__)
 
 Said = AppendText | AppendImage | BeginRole | EndRole | ToolRound
 """What a prompt is made of once everything was generated."""
@@ -187,6 +190,8 @@ class Branch:
         self._children: list[Branch] = []
         self._scopes: list[int] = []
         self._feeds: list[TextFeed] = []
+        self._is_shown = False
+        """Nothing was said since the text was last shown."""
         self._partial = ""
         """What a running call has generated, which the prompt has not got."""
 
@@ -241,7 +246,7 @@ class Branch:
 
     def _welcome(self, feed: TextFeed, failure: Failure | None) -> None:
         if failure is not None:
-            feed.add(Chunk(self.text_so_far()))
+            self._show_rest(feed)
             feed.end(failure)
         elif self._task is None:
             self._admit_feeds()
@@ -251,13 +256,17 @@ class Branch:
         if self._dropped is not None and report.what != "nothing":
             report.variable.fail(self._dropped)
             return
-        match report.what:
-            case "text":
-                report.variable.finish(self.text_so_far())
-            case "messages":
-                report.variable.finish([] if self._prompt is None else self._prompt.messages())
-            case _:
-                report.variable.finish(None)
+        try:
+            match report.what:
+                case "text":
+                    report.variable.finish(self.text_so_far())
+                case "messages":
+                    report.variable.finish([] if self._prompt is None else self._prompt.messages())
+                case _:
+                    report.variable.finish(None)
+        except Exception as error:
+            # The boundary to the backend, whose template may refuse the turns: told to who has asked.
+            report.variable.fail(Failure(self._located(error, None)))
 
     def text_so_far(self) -> str:
         """On the loop's thread."""
@@ -329,10 +338,8 @@ class Branch:
             abandon(operation, failure)
         for child in self._children:
             child.cancel(failure.seen_from_outside())
-        new_feeds = self._take_new_feeds()
-        for feed in new_feeds:
-            feed.add(Chunk(self.text_so_far()))
-        for feed in self._feeds + new_feeds:
+        for feed in self._feeds + self._take_new_feeds():
+            self._show_rest(feed)
             feed.end(failure)
         self._feeds.clear()
 
@@ -343,9 +350,13 @@ class Branch:
             case AppendText() | AppendValue() | AppendImage() | BeginRole() | EndRole():
                 self._say(await _known(operation))
             case Generate(tools=ToolUse() as tools):
-                self.said += await run_with_tools(self._prompt, operation, tools)
+                self.said += await run_with_tools(self._prompt, operation, tools, self._show)
+                self._show()
             case Generate() | Choose():
+                self._show()
                 await self._call(self._prompt, operation)
+                self._partial = ""
+                self._show()
             case OpenScope() | CloseScope():
                 self._scope(operation)
             case Spawn(children):
@@ -360,8 +371,6 @@ class Branch:
                 self._end_feed(feed)
             case AwaitPrefix() | Prewarm() | Drop():
                 await self._follow(operation)
-        self._partial = ""
-        self._show()
 
     async def _follow(self, advice: AwaitPrefix | Prewarm | Drop) -> None:
         """What the compiler has put in."""
@@ -415,6 +424,7 @@ class Branch:
                 self._prompt.append_tool_calls([call for call, _ in results])
                 self._prompt.append_tool_results(results)
         self.said.append(said)
+        self._is_shown = False
 
     def _scope(self, operation: OpenScope | CloseScope) -> None:
         match operation:
@@ -446,14 +456,38 @@ class Branch:
             return self._begun and not (self._busy or self._queue or self._held)
 
     def _show(self) -> None:
-        """Lets those who watch the branch's text see what an operation has added to it."""
-        if self._feeds:
-            text = self.text_so_far()
-            for feed in self._feeds:
-                seen = feed.text
-                if text.startswith(seen) and len(text) > len(seen):
-                    feed.add(Chunk(text[len(seen) :]))
+        """Lets those who watch the branch's text see it as it is now.
+
+        Done where a call begins and ends, and not as the text is said: a call may still offer tools, and a
+        prompt tells of them before all else.
+        """
+        self._is_shown = True
+        self._feeds = self._shown_to(self._feeds)
         self._admit_feeds()
+
+    def _shown_to(self, feeds: list[TextFeed]) -> list[TextFeed]:
+        """Shows them the text, and gives back those that go on."""
+        if not feeds:
+            return []
+        try:
+            text = self.text_so_far() + self._partial
+        except Exception as error:
+            # The boundary to the backend, whose template may refuse the turns: told to who reads.
+            failure = Failure(self._located(error, None))
+            for feed in feeds:
+                feed.end(failure)
+            return []
+        for feed in feeds:
+            _catch_up(feed, text)
+        return feeds
+
+    def _show_rest(self, feed: TextFeed) -> None:
+        """What was said and not shown when the branch failed."""
+        try:
+            _catch_up(feed, self.text_so_far())
+        except Exception as error:
+            # The boundary to the backend, whose template may refuse the turns: that is why the branch failed.
+            logger.debug("the text of a failed branch cannot be shown: %r", error)
 
     def _show_delta(self, delta: GenerateDelta) -> None:
         # The prompt may have the whole answer by the time of its last increment.
@@ -465,11 +499,8 @@ class Branch:
                 feed.add(Chunk(delta.text))
 
     def _admit_feeds(self) -> None:
-        if new_feeds := self._take_new_feeds():
-            text = self.text_so_far() + self._partial
-            for feed in new_feeds:
-                feed.add(Chunk(text))
-            self._feeds += new_feeds
+        new_feeds = self._take_new_feeds()
+        self._feeds += self._shown_to(new_feeds) if self._is_shown else new_feeds
 
     def _take_new_feeds(self) -> list[TextFeed]:
         with self._lock:
@@ -477,7 +508,7 @@ class Branch:
         return new_feeds
 
     def _end_feed(self, feed: TextFeed) -> None:
-        self._admit_feeds()
+        self._show()
         if feed not in self._feeds:
             return
         self._feeds.remove(feed)
@@ -547,6 +578,13 @@ async def _known(operation: Fixed | AppendValue) -> Fixed:
         return operation
     await finish_async(operation.variable.settling())
     return AppendText(format(operation.variable.value(), ""))
+
+
+def _catch_up(feed: TextFeed, text: str) -> None:
+    """Adds what the feed has not of the text; nothing where it has another one."""
+    seen = feed.text
+    if text.startswith(seen) and len(text) > len(seen):
+        feed.add(Chunk(text[len(seen) :]))
 
 
 def _variable_of(operation: Operation) -> str | None:

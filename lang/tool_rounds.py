@@ -41,8 +41,11 @@ class Outcome:
         }
 
 
-async def run_with_tools(prompt: Prompt, operation: Generate, use: ToolUse) -> list[AppendText | ToolRound]:
-    """Settles the operation's variables; returns what the prompt has got.
+async def run_with_tools(
+    prompt: Prompt, operation: Generate, use: ToolUse, show: Callable[[], None]
+) -> list[AppendText | ToolRound]:
+    """Settles the operation's variables; returns what the prompt has got. ``show`` is called where the prompt
+    is as the model will read it.
 
     Only the last round's text is the variable's, and which round is the last is known at its end: the text
     comes as a whole. Raises ToolError where a tool fails and errors are to be raised.
@@ -58,6 +61,7 @@ async def run_with_tools(prompt: Prompt, operation: Generate, use: ToolUse) -> l
     choice = use.choice
     for left in reversed(range(use.max_rounds + 1)):
         prompt.offer_tools(ToolOffer(tools=specs, choice=choice if left else "none"))
+        show()
         answer, calls = await _answer(prompt, operation)
         if answer.text:
             said.append(AppendText(answer.text))

@@ -134,8 +134,8 @@ def test_errors_come_after_the_text_before_them() -> None:
     backend = ScriptedBackend(Reply("one two three", error=OSError("gone"), fail_after=2))
     state = program.stream(backend=backend)
     whole = state.text_iter()
-    assert next(whole) == "start "
     may_go_on.set()
+    assert next(whole) == "start "
     assert until_the_error(whole, GenerationError, "OSError: gone") == "one two"
     for _ in range(2):
         assert until_the_error(state.text_iter("a"), GenerationError, "OSError: gone") == "one two"
@@ -245,12 +245,60 @@ def test_a_text_that_the_template_has_changed_is_not_streamed_wrongly() -> None:
             s += "x " + gen("a")
             s.sync()
             assert may_go_on.wait(60)
-            s += " "
 
-    state = program.stream(backend=TrimmingBackend())
+    state = program.stream(backend=TrimmingBackend("ok "))
     whole = state.text_iter()
     seen = [next(whole)]
     may_go_on.set()
     with pytest.raises(ProgramStructureError, match="changed text that was streamed"):
         seen.extend(whole)
-    assert "".join(state.text_iter("a")) == "ok"
+    assert "".join(state.text_iter("a")) == "ok "
+
+
+class RefusingAnswers(ScriptedAnswers):
+    """A template that refuses what its model has said."""
+
+    def text_of(self, transcript: Transcript) -> str:
+        if "ok" in (text := super().text_of(transcript)):
+            raise ValueError("roles must alternate")
+        return text
+
+
+class RefusingBackend(ScriptedBackend):
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        return TranscriptPrompt(RefusingAnswers(self), Transcript())
+
+
+def test_a_text_that_the_template_refuses_is_an_error_for_who_asks() -> None:
+    told: list[str] = []
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += "x " + gen("a")
+        try:
+            s.text()
+        except GenerationError as error:
+            told.append(error.message)
+
+    state = program.run(backend=RefusingBackend("ok"))
+    assert told == ["ValueError: roles must alternate"]
+    assert state["a"] == "ok"
+    with pytest.raises(GenerationError, match="roles must alternate"):
+        state.text()
+    for _ in range(2):
+        streamed = program.stream(backend=RefusingBackend("ok"))
+        assert until_the_error(streamed.text_iter(), GenerationError, "roles must alternate") in ("", "x ok")
+    assert until_the_error(streamed.text_iter(), GenerationError, "roles must alternate") == ""
+
+
+def test_what_the_template_changes_before_a_call_is_streamed_as_the_model_reads_it() -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        with s.user():
+            s += "x "
+            s.sync()
+        s += assistant(gen("a")) + user("y ")
+
+    state = program.stream(backend=TrimmingBackend("ok"))
+    assert "".join(state.text_iter()) == state.text()
+    assert "x<|im_end|>" in state.text()

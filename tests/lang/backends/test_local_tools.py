@@ -51,6 +51,20 @@ def test_in_json_where_the_template_knows_no_tools() -> None:
     assert grammars[2] is None
 
 
+@pytest.mark.parametrize("told", ["", "Be brief."])
+@pytest.mark.parametrize("template", [CHATML, HERMES, GEMMA])
+def test_a_stream_of_all_that_is_said_is_the_text(template: str, told: str) -> None:
+    """Though the prompt tells of the tools before all that was said."""
+    answers = [HERMES_CALL, "It is 3."] if template == HERMES else [CALL, '{"answer": "It is 3."}']
+    grammars = ("json_schema", "structural_tag")
+    engine = SayingEngine(small_tokenizer(template, bos="<s>"), [*answers, "Yes"], grammars)
+    state = agent.stream(told=told, backend=LocalBackend(engine))
+    pieces = list(state.text_iter())
+    assert "".join(pieces) == state.text()
+    assert "add" in pieces[0]
+    assert "".join(state.text_iter("answer")) == state["answer"] == "It is 3."
+
+
 def test_a_system_message_is_made_where_there_is_none() -> None:
     engine = SayingEngine(small_tokenizer(CHATML), ['{"answer": "3"}', "Yes"])
     agent.run(backend=LocalBackend(engine))
