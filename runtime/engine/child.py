@@ -99,6 +99,10 @@ class EngineChild:
         os.close(self.life_fd)
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def exited_by_itself(self) -> bool:
+        """Whether the process has ended, within TERMINATE_SECONDS, and not by a signal."""
+        return self._ended_within(TERMINATE_SECONDS) and self._process.returncode >= 0
+
     def _ended_within(self, seconds: float) -> bool:
         try:
             self._process.wait(seconds)

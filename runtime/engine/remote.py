@@ -43,6 +43,12 @@ T = TypeVar("T")
 
 CLOSE_SECONDS = 20.0
 """More than EngineChild.end takes at most."""
+RECEIVED_AT_ONCE = 64
+"""Replies that are read before the thread looks again at what there is to send: an engine that says more than
+can be read must still hear an abort."""
+LAST_WORDS_MILLISECONDS = 500
+"""How long after the end of a process that exited by itself its last message may come: the sign of its end
+travels by another way."""
 
 
 class RemoteClient:
@@ -232,9 +238,10 @@ class RemoteClient:
             if not self._send_all(requests):
                 # A process that is still loading reads nothing.
                 return self._is_ready and _send(requests, self._encoder.encode(Close()))
-            self._receive_all(replies)
             if self._child.life_fd in events:
+                self._hear_last(replies)
                 return True
+            self._receive(replies, RECEIVED_AT_ONCE)
             if self._death is not None:
                 return False
 
@@ -253,10 +260,18 @@ class RemoteClient:
             self._unsent.popleft()
         return True
 
-    def _receive_all(self, replies: "zmq.Socket[bytes]") -> None:
+    def _receive(self, replies: "zmq.Socket[bytes]", limit: int | None) -> None:
+        """What has come, ``limit`` messages at most."""
         with contextlib.suppress(zmq.Again):
-            while True:
+            for _ in itertools.count() if limit is None else range(limit):
                 self._handle(self._decoder.decode(replies.recv(zmq.NOBLOCK)))
+
+    def _hear_last(self, replies: "zmq.Socket[bytes]") -> None:
+        """Everything that the process, which has ended, said before: why, where it ended by itself."""
+        self._receive(replies, None)
+        if self._child.exited_by_itself():
+            while self._death is None and replies.poll(LAST_WORDS_MILLISECONDS):
+                self._receive(replies, None)
 
     def _handle(self, message: FromEngine) -> None:
         with self._lock:

@@ -1,18 +1,30 @@
 """What RemoteClient does beneath the face: ids, closing, and a process that goes away."""
 
+import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
+import msgspec
 import pytest
+import zmq
 
-from ramet.runtime.engine import child
+from ramet.runtime.engine import child, remote
 from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.messages import Outputs
 from ramet.runtime.engine.remote import RemoteClient
 from ramet.runtime.engine.sinks import Failure, ThreadSink
-from ramet.runtime.protocol import EngineDeadError, FinishReason, InvalidRequestError, TextOutput
+from ramet.runtime.protocol import (
+    EngineDeadError,
+    FinishReason,
+    InvalidRequestError,
+    TextOutput,
+    UnsupportedModelError,
+)
 from tests.runtime.engine.fake_core import request
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,6 +71,59 @@ def test_what_is_submitted_before_the_process_can_read_it_waits(monkeypatch: pyt
         client.check_integrity()
     finally:
         client.close()
+
+
+def test_an_engine_that_says_more_than_can_be_read_still_hears_what_is_sent(client: RemoteClient) -> None:
+    class Flood:
+        """There is always one more."""
+
+        num_read = 0
+
+        def recv(self, _flags: int) -> bytes:
+            self.num_read += 1
+            assert self.num_read < 10**4, "nothing else is looked at"
+            return msgspec.msgpack.encode(Outputs([TextOutput(request_id="a")]))
+
+    client._receive(cast("zmq.Socket[bytes]", Flood()), remote.RECEIVED_AT_ONCE)
+    sink = ThreadSink()
+    client.submit([request("b", 1)], sink)
+    assert outputs_until_end(sink)[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_why_a_process_ended_is_heard_where_that_comes_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    bind = remote._bind
+
+    def bind_late(socket: "zmq.Socket[bytes]", address: str) -> None:
+        if socket.type != zmq.PULL:
+            return bind(socket, address)
+        socket.bind("inproc://late")
+        far, near = socket.context.socket(zmq.PULL), socket.context.socket(zmq.PUSH)
+        bind(far, address)
+        near.connect("inproc://late")
+        threading.Thread(target=carry, args=(far, near), daemon=True).start()
+
+    def carry(far: "zmq.Socket[bytes]", near: "zmq.Socket[bytes]") -> None:
+        with far, near, contextlib.suppress(zmq.ContextTerminated):
+            while True:
+                frame = far.recv()
+                held.wait(60)
+                near.send(frame)
+
+    # The message comes when the process has ended and been waited for.
+    held = threading.Event()
+    exited = child.EngineChild.exited_by_itself
+
+    def exited_by_itself(self: child.EngineChild) -> bool:
+        answer = exited(self)
+        held.set()
+        return answer
+
+    monkeypatch.setattr(child.EngineChild, "exited_by_itself", exited_by_itself)
+    monkeypatch.setattr(remote, "_bind", bind_late)
+    monkeypatch.setattr(remote, "LAST_WORDS_MILLISECONDS", 60_000)
+    with pytest.raises(UnsupportedModelError, match="NewForCausalLM"):
+        RemoteClient(EngineConfig(), builder="tests.runtime.engine.builders:unsupported", start_timeout=60)
 
 
 def test_an_id_in_use_is_refused_before_it_is_sent(client: RemoteClient) -> None:
