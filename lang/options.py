@@ -42,6 +42,7 @@ class SamplingOptions(TypedDict, total=False):
     logprob_start_len: int | None
     return_text_in_logprobs: bool | None
     skip_special_tokens: bool | None
+    close_on_length: bool | None
 
 
 SAMPLING_OPTIONS = frozenset(SamplingOptions.__annotations__) | {"max_tokens"}

@@ -141,6 +141,7 @@ RAMET = Flavour(
             "include_stop",
             "ignore_eos",
             "skip_special_tokens",
+            "close_on_length",
         )
     },
     grammars=frozenset({"json_schema", "choice", "regex", "ebnf", "structural_tag"}),

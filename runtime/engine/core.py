@@ -10,19 +10,24 @@ import msgspec
 from ramet.runtime.engine.answer_checks import AnswerChecks, HeldAnswer
 from ramet.runtime.engine.client import EngineInfo, EngineStats
 from ramet.runtime.engine.output import OutputProcessor
+from ramet.runtime.grammar.backend import CompiledGrammar, GrammarMatcher
 from ramet.runtime.grammar.compiler import Compilation, GrammarCompiler
 from ramet.runtime.protocol import (
     FinishReason,
     GenerateInput,
     InvalidRequestError,
+    JsonSchema,
+    Prefix,
     RametError,
     RequestFailedError,
     RequestStats,
+    SamplingParams,
     TextOutput,
     TokenOutput,
     UnsupportedConstraintError,
 )
 from ramet.runtime.scheduler import Executor, Request, ScheduledBatch, Scheduler
+from ramet.runtime.scheduler.admission import check_request
 from ramet.runtime.tokenizer import Tokenizer, TokenizerSpec
 
 logger = logging.getLogger(__name__)
@@ -99,16 +104,14 @@ class EngineCore:
                 f"request_id {source.request_id!r} belongs to a running request; choose another one",
                 field="request_id",
             )
+        _check_closing(params)
         processor = OutputProcessor(self._tokenizer, params)
         compilation = None if params.grammar is None else self._grammar.submit(params.grammar)
         is_compiled = compilation is not None and self._grammar.poll(compilation)
         compiled = compilation.result() if compilation is not None and is_compiled else None
-        request = Request.from_input(
-            source,
-            arrival=self._scheduler.now(),
-            matcher=None if compiled is None else compiled.matcher(),
-            seed=self._seeds.getrandbits(64),
-        )
+        request = Request.from_input(source, arrival=self._scheduler.now(), seed=self._seeds.getrandbits(64))
+        if compiled is not None:
+            request.matcher = self._matcher(compiled, request)
         self._scheduler.add(request, compiling=compilation is not None and not is_compiled)
         self._live[source.request_id] = _Live(source, request, processor)
         if compiled is not None:
@@ -217,7 +220,7 @@ class EngineCore:
             del self._compilations[request_id]
             try:
                 compiled = compilation.result()
-                matcher = compiled.matcher()
+                matcher = self._matcher(compiled, self._live[request_id].request)
             except RametError as error:
                 outputs += self._process(self._scheduler.fail(request_id, error))
             else:
@@ -236,10 +239,18 @@ class EngineCore:
 
     def _run_again(self, held: HeldAnswer) -> None:
         source = held.attempt()
-        matcher, seed = held.compiled.matcher(), self._seeds.getrandbits(64)
-        request = Request.from_input(source, arrival=held.arrival, matcher=matcher, seed=seed)
+        request = Request.from_input(source, arrival=held.arrival, seed=self._seeds.getrandbits(64))
+        request.matcher = self._matcher(held.compiled, request)
         self._scheduler.add(request)
         self._live[held.request_id] = _Live(source, request, OutputProcessor(self._tokenizer, source.params))
+
+    def _matcher(self, compiled: CompiledGrammar, request: Request) -> GrammarMatcher:
+        """Raises InvalidRequestError where the request is to be closed and cannot be."""
+        params = request.params
+        if not params.close_on_length:
+            return compiled.matcher()
+        room = check_request(request, self._scheduler.config) - request.num_prompt_tokens
+        return self._grammar.closing_matcher(compiled, params.grammar, room)
 
     def _end_overdue(self) -> list[TextOutput]:
         """Requests whose mask does not come end by name; a grammar at fault is refused from now on."""
@@ -286,6 +297,24 @@ class EngineCore:
         self._num_aborted += result.finish_reason is FinishReason.ABORT
         self._num_failed += result.finish_reason is FinishReason.ERROR
         return msgspec.structs.replace(result, stats=_stats(live))
+
+
+def _check_closing(params: SamplingParams) -> None:
+    """Raises InvalidRequestError where ``close_on_length`` has nothing to close, or must not."""
+    if not params.close_on_length:
+        return
+    grammar = params.grammar.inner if isinstance(params.grammar, Prefix) else params.grammar
+    if not isinstance(grammar, JsonSchema):
+        raise InvalidRequestError(
+            "close_on_length is true, and closes JSON alone; give a JsonSchema as grammar, or leave it out",
+            field="close_on_length",
+        )
+    if params.min_tokens:
+        raise InvalidRequestError(
+            f"min_tokens is {params.min_tokens}, and close_on_length ends the document sooner where it must; "
+            "leave one of them out",
+            field="min_tokens",
+        )
 
 
 def _stats(live: _Live) -> RequestStats:

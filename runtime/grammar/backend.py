@@ -4,12 +4,15 @@ One int32 bitmask row per position: bit ``t % 32`` of word ``t // 32`` is 1 wher
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ramet.runtime.protocol import GrammarSpec
+
+if TYPE_CHECKING:
+    from ramet.runtime.grammar.token_table import TokenTable
 
 
 class GrammarMatcher(Protocol):
@@ -50,6 +53,16 @@ class ForcedText(Protocol):
 
     def forced_bytes(self) -> bytes:
         """What every continuation begins with, in whatever tokens; empty where nothing is known."""
+        ...
+
+
+@runtime_checkable
+class ClosingGrammar(Protocol):
+    """A GrammarMatcher that does not accept what leaves no room for an ending."""
+
+    def begin_closing(self, token_id: int) -> bool:
+        """From now on only an ending is accepted, because ``token_id``, which was not, left no room for one.
+        False: the grammar does not allow it at all."""
         ...
 
 
@@ -97,6 +110,14 @@ class SizedGrammar(Protocol):
 
     @property
     def num_bytes(self) -> int: ...
+
+
+@runtime_checkable
+class KnowsTokens(Protocol):
+    """A GrammarBackend that has its tokenizer's tokens sorted."""
+
+    @property
+    def tokens(self) -> "TokenTable": ...
 
 
 @runtime_checkable

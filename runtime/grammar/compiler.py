@@ -16,10 +16,13 @@ from functools import partial
 from ramet.runtime.grammar.backend import (
     CompiledGrammar,
     GrammarBackend,
+    GrammarMatcher,
+    KnowsTokens,
     RiskyBackend,
     SizedGrammar,
     Vocabulary,
 )
+from ramet.runtime.grammar.closing import ClosingTokens, closing_matcher
 from ramet.runtime.grammar.service import ByteCache, GrammarProbe, Job, JobThreads, PlainVocabulary, ProbeLimits
 from ramet.runtime.grammar.service.probe import START_SECONDS
 from ramet.runtime.protocol import (
@@ -129,6 +132,7 @@ class GrammarCompiler:
         # A thread of its own: what takes long must not keep waiting what does not.
         self._risky_threads = JobThreads("risky-grammar", min(1, self._limits.num_threads))
         self._probe: GrammarProbe | None = None
+        self._closing_tokens: ClosingTokens | None = None
         self._num_hits = self._num_misses = self._num_refused = 0
         self._seconds = 0.0
 
@@ -188,6 +192,23 @@ class GrammarCompiler:
             assert compilation.job is not None
             compilation.job.wait(0.05)
         return compilation.result()
+
+    def closing_matcher(
+        self, compiled: CompiledGrammar, spec: GrammarSpec | None, max_tokens: int
+    ) -> GrammarMatcher:
+        """One that closes the document before ``max_tokens`` tokens are used up.
+
+        Raises:
+            InvalidRequestError: ``spec`` is no JSON, or no ending was found or has room; see ClosingMatcher.
+        """
+        if self._closing_tokens is None:
+            if not isinstance(self._backend, KnowsTokens):
+                raise UnsupportedConstraintError(
+                    "close_on_length is true, which this engine's grammars cannot do; leave it out",
+                    field="close_on_length",
+                )
+            self._closing_tokens = ClosingTokens(self._backend.tokens)
+        return closing_matcher(compiled.matcher(), spec, self._closing_tokens, max_tokens)
 
     def condemn(self, spec: GrammarSpec, reason: str) -> None:
         """Refuse the spec from now on: it was compiled, and does harm when it is used."""

@@ -210,6 +210,8 @@ def _fill_behind(matcher: GrammarMatcher, first: Mask, drafts: list[int], vocab_
     try:
         for token_id in drafts:
             if not matcher.accept(token_id):
+                # Where the mask allows it all the same there is no room for it (see ClosingGrammar).
+                mask[num_accepted, token_id // 32] &= ~np.left_shift(np.uint32(1), token_id % 32).view(np.int32)
                 break
             num_accepted += 1
             if matcher.is_terminated():

@@ -88,6 +88,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """First prompt position whose log probability is wanted; the prefix before it may come from the cache."""
     skip_special_tokens: bool = True
     grammar: GrammarSpec | None = None
+    close_on_length: bool = False
+    """With a JsonSchema: a document that max_tokens (or the context's end) would cut is closed instead, by a
+    short valid ending that fits. finish_reason is LENGTH all the same."""
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -120,7 +123,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check_type("stop_token_ids", self.stop_token_ids, tuple, "a tuple or list of token ids")
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, None)
-        for field in ("include_stop", "ignore_eos", "skip_special_tokens"):
+        for field in ("include_stop", "ignore_eos", "skip_special_tokens", "close_on_length"):
             _check_type(field, getattr(self, field), bool, "true or false")
         _check_type(
             "grammar",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramet.runtime.grammar.backend import ClosingGrammar
 from ramet.runtime.protocol import FinishReason, RametError
 from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
 from ramet.runtime.scheduler.request import Request
@@ -16,22 +17,23 @@ class Commit:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str | None = None
+    begins_closing: bool = False
+    """A token was dropped behind which the answer could not be closed any more: what follows it is sampled
+    under another mask."""
 
 
 def commit_tokens(request: Request, token_ids: Sequence[int]) -> Commit:
     """Append sampled tokens to the history up to the first one that ends the request; later ones are dropped.
 
     The matcher advances by each. A token that the grammar does not allow, or a grammar that fails, ends the
-    request with ERROR before that token.
+    request with ERROR before that token. One that leaves no room for an ending is dropped too.
     """
     commit = Commit([])
     history, matcher, params = request.history, request.matcher, request.params
     for token_id in token_ids:
         if matcher is not None:
-            commit.error = _advance(request, token_id)
-            if commit.error is not None:
-                commit.finish_reason = FinishReason.ERROR
-                return commit
+            if not _advance(request, token_id, commit):
+                break
             if matcher.is_unconstrained():
                 # Steps without a mask from now on.
                 matcher = request.matcher = request.guide = None
@@ -47,20 +49,28 @@ def commit_tokens(request: Request, token_ids: Sequence[int]) -> Commit:
             commit.finish_reason = FinishReason.LENGTH
         if commit.finish_reason is not None:
             return commit
-    if commit.token_ids and request.guide is not None:
+    if (commit.token_ids or commit.begins_closing) and commit.error is None and request.guide is not None:
         request.guide.advance()
     return commit
 
 
-def _advance(request: Request, token_id: int) -> str | None:
-    """None, or why the grammar cannot go on."""
-    assert request.matcher is not None
+def _advance(request: Request, token_id: int, commit: Commit) -> bool:
+    """Lead the matcher along a token. False: it does not go along; ``commit`` says why."""
+    matcher = request.matcher
+    assert matcher is not None
     try:
-        if request.matcher.accept(token_id):
-            return None
+        if matcher.accept(token_id):
+            return True
+        if isinstance(matcher, ClosingGrammar) and matcher.begin_closing(token_id):
+            commit.begins_closing = True
+            return False
+        commit.error = (
+            f"the grammar does not allow token {token_id} after {request.num_output_tokens} output tokens"
+        )
     except RametError as error:
-        return f"the grammar failed: {error}"
-    return f"the grammar does not allow token {token_id} after {request.num_output_tokens} output tokens"
+        commit.error = f"the grammar failed: {error}"
+    commit.finish_reason = FinishReason.ERROR
+    return False
 
 
 def gather_prompt_logprobs(request: Request, row: BatchRow, result: RowResult) -> None:

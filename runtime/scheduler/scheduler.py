@@ -254,7 +254,9 @@ class Scheduler:
             if result.is_late:
                 self._hold(request)
             elif row.samples:
-                outputs.append(self._commit(request, row, result, now))
+                output = self._commit(request, row, result, now)
+                if output.token_ids or output.finish_reason is not None:
+                    outputs.append(output)
         return outputs
 
     def fail_batch(self, batch: ScheduledBatch, message: str) -> list[TokenOutput]:
@@ -439,6 +441,8 @@ class Scheduler:
             prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         if commit.finish_reason is not None:
             self._end(request, commit.finish_reason, keep=commit.error is None)
+        elif not num_tokens:
+            self._compute_last_again(request)
         return TokenOutput(
             request_id=request.request_id,
             token_ids=commit.token_ids,
@@ -467,6 +471,10 @@ class Scheduler:
         request.guide.be_late()
         request.num_late_masks += 1
         self._counts.late += 1
+        self._compute_last_again(request)
+
+    def _compute_last_again(self, request: Request) -> None:
+        """Nothing was sampled from the logits of its last known token: the next step has them again."""
         request.num_computed_tokens = len(request.history) - 1
         if request.node is None:
             return

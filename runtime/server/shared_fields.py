@@ -80,6 +80,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     skip_special_tokens: bool | None = None
+    close_on_length: bool | None = None
 
 
 class ConstraintFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

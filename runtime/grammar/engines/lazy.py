@@ -8,6 +8,7 @@ from ramet.runtime.protocol import GrammarSpec
 
 if TYPE_CHECKING:
     from ramet.runtime.grammar.engines.router import EngineRouter
+    from ramet.runtime.grammar.token_table import TokenTable
 
 KINDS = frozenset({"choice", "ebnf", "json_schema", "prefix", "regex", "structural_tag"})
 PROBE_BUILDER = "ramet.runtime.grammar.engines.router:EngineRouter"
@@ -30,6 +31,10 @@ class LazyRouter:
     @property
     def probe_builder(self) -> str:
         return PROBE_BUILDER
+
+    @property
+    def tokens(self) -> "TokenTable":
+        return self._router().tokens
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """As EngineRouter's."""

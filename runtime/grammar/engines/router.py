@@ -16,6 +16,7 @@ from ramet.runtime.grammar.engines.structural import read_structural_tag
 from ramet.runtime.grammar.engines.xgr import XgrammarBackend
 from ramet.runtime.grammar.prefix import PrefixBackend
 from ramet.runtime.grammar.schema import SchemaPlan, Validator, plan
+from ramet.runtime.grammar.token_table import TokenTable
 from ramet.runtime.protocol import (
     Choice,
     Ebnf,
@@ -56,6 +57,10 @@ class EngineRouter:
     @property
     def probe_builder(self) -> str:
         return PROBE_BUILDER
+
+    @property
+    def tokens(self) -> TokenTable:
+        return self._choices.tokens
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises UnsupportedConstraintError: no engine, or not the one that is named, enforces the whole of

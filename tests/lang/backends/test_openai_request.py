@@ -45,6 +45,7 @@ def test_every_field_reaches_the_server_or_is_not_claimed(flavour: str) -> None:
         include_stop=True,
         ignore_eos=True,
         skip_special_tokens=False,
+        close_on_length=True,
     )
     asked = body(flavour, unusual)
     for name, key in FLAVOURS[flavour].fields.items():
