@@ -81,6 +81,12 @@ MaxOvertakes = Annotated[
     int | None,
     typer.Option(help="How often a waiting request is overtaken at most [64].", rich_help_panel=SCHEDULING),
 ]
+MaxResamples = Annotated[
+    int | None,
+    typer.Option(
+        help="How often an answer that must be validated is drawn again [3].", rich_help_panel=SCHEDULING
+    ),
+]
 MaxQueuedRequests = Annotated[
     int | None,
     typer.Option(help="Answers that wait at most; more get 429 [256].", rich_help_panel=SCHEDULING),
@@ -113,6 +119,21 @@ ServedModelName = Annotated[
 ]
 KeepAliveTimeout = Annotated[
     int | None, typer.Option(help="Seconds an idle connection stays open [75].", rich_help_panel=LIMITS)
+]
+ReadTimeout = Annotated[
+    float | None,
+    typer.Option(help="Seconds for a request's head, and then its body, to come [60].", rich_help_panel=LIMITS),
+]
+WriteTimeout = Annotated[
+    float | None,
+    typer.Option(help="Seconds that a client may leave an answer unread [60].", rich_help_panel=LIMITS),
+]
+HangTimeout = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds without a sign of life after which the engine is started again [120]; 0: never.",
+        rich_help_panel=LIMITS,
+    ),
 ]
 RequestTimeout = Annotated[
     float | None, typer.Option(help="Seconds a request may take [3600].", rich_help_panel=LIMITS)

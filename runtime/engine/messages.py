@@ -10,7 +10,7 @@ from ramet.runtime.engine.client import EngineInfo
 from ramet.runtime.protocol import EngineDeadError, GenerateInput, TextOutput
 from ramet.runtime.tokenizer import TokenizerSpec
 
-CallName = Literal["stats", "flush_cache", "check_integrity"]
+CallName = Literal["stats", "flush_cache", "check_integrity", "heartbeat"]
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):

@@ -27,6 +27,8 @@ class EngineProcess(EngineFace):
         start_timeout: seconds within which the model must be loaded (and downloaded, for a hub id seen first).
         supervised: a child that dies is started again, and what was in flight goes on where it stopped
             (see SupervisedClient).
+        hang_timeout: seconds that one step may take; an engine that takes longer counts as dead and is ended.
+            None: it is waited for.
         builder: ``module:function`` that builds the engine in the child from the EngineConfig.
         settings: the fields of EngineConfig.
 
@@ -41,13 +43,20 @@ class EngineProcess(EngineFace):
         *,
         start_timeout: float = 600.0,
         supervised: bool = False,
+        hang_timeout: float | None = None,
         builder: str = DEFAULT_BUILDER,
         **settings: Any,
     ) -> None:
         config = EngineConfig.of(model, settings)
 
         def start(on_death: Callable[[EngineDeadError], None] | None = None) -> RemoteClient:
-            return RemoteClient(config, builder=builder, start_timeout=start_timeout, on_death=on_death)
+            return RemoteClient(
+                config,
+                builder=builder,
+                start_timeout=start_timeout,
+                hang_timeout=hang_timeout,
+                on_death=on_death,
+            )
 
         client = SupervisedClient(start, seed=config.seed) if supervised else start()
         try:

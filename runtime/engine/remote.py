@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ import zmq
 from ramet.runtime.engine.child import EngineChild
 from ramet.runtime.engine.client import EngineInfo, EngineStats, HomeProcess, OutputSink
 from ramet.runtime.engine.config import EngineConfig
+from ramet.runtime.engine.heartbeat import Heartbeat
 from ramet.runtime.engine.messages import (
     Abort,
     Call,
@@ -69,11 +71,15 @@ class RemoteClient:
         *,
         builder: str,
         start_timeout: float,
+        hang_timeout: float | None = None,
         on_death: Callable[[EngineDeadError], None] | None = None,
     ) -> None:
-        """``on_death``: called once, by this client's own thread and as its last work, when the process has
+        """``hang_timeout``: seconds that a step may take; a process that takes longer is ended (see Heartbeat).
+
+        ``on_death``: called once, by this client's own thread and as its last work, when the process has
         ended after it was ready, unless this client was closed."""
         self._on_death = on_death
+        self._hang_timeout = hang_timeout
         self._is_closed = False
         self._child = EngineChild(config, builder)
         self._encoder = msgspec.msgpack.Encoder()
@@ -229,10 +235,12 @@ class RemoteClient:
         poller.register(replies, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         poller.register(self._child.life_fd, zmq.POLLIN | zmq.POLLERR)
+        # A process that is still loading has its own time.
+        heart = Heartbeat(None)
         while True:
             # Without flags the socket is not polled: one with nothing to send is always writable.
             poller.register(requests, zmq.POLLOUT if self._unsent else 0)
-            events = dict(poller.poll())
+            events = dict(poller.poll(heart.wait_milliseconds(time.monotonic())))
             if self._wake_read in events:
                 os.read(self._wake_read, 1 << 16)
             if not self._send_all(requests):
@@ -241,9 +249,23 @@ class RemoteClient:
             if self._child.life_fd in events:
                 self._hear_last(replies)
                 return True
+            if replies in events:
+                heart.heard()
+            was_ready = self._is_ready
             self._receive(replies, RECEIVED_AT_ONCE)
+            if self._is_ready and not was_ready:
+                heart = Heartbeat(self._hang_timeout)
+            if heart.is_due(time.monotonic()):
+                self._ask_for_life(requests, heart)
             if self._death is not None:
                 return False
+
+    def _ask_for_life(self, requests: "zmq.Socket[bytes]", heart: Heartbeat) -> None:
+        if heart.is_lost:
+            self._die(EngineDeadError(f"the engine hangs: no step ended within {self._hang_timeout:g} s"))
+        else:
+            # Its result belongs to no call: that it comes is all there is to it.
+            _send(requests, self._encoder.encode(Call(next(self._call_ids), "heartbeat")))
 
     def _send_all(self, requests: "zmq.Socket[bytes]") -> bool:
         """False: this client was closed.

@@ -99,7 +99,9 @@ def create_app(
     for path, endpoint, records in _POST:
         app.add_api_route(path, endpoint, methods=["POST"], openapi_extra=described_body(records))
     for path, endpoint in _GET:
+        # HEAD is what load balancers ask.
         app.add_api_route(path, endpoint, methods=["GET"])
+        app.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
     with_records(app, [records for _, _, records in _POST])
     app.add_exception_handler(HttpError, _http_error)
     app.add_exception_handler(HTTPException, _no_route)

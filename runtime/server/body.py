@@ -22,12 +22,13 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 
 
-async def read_object(request: Request, *, max_bytes: int, max_depth: int) -> dict[str, Any]:
+async def read_object(request: Request, *, max_bytes: int, max_depth: int, seconds: float) -> dict[str, Any]:
     """The body, a JSON object.
 
     Raises:
         HttpError: 415 for another content type (a page in a browser can send those to any server), 413 for too
-        many bytes, 400 for what is no JSON object or is nested too deeply.
+        many bytes, 408 where they take more than ``seconds`` to come, 400 for what is no JSON object or is
+        nested too deeply.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
@@ -36,7 +37,13 @@ async def read_object(request: Request, *, max_bytes: int, max_depth: int) -> di
             code="unsupported_content_type",
             status=415,
         )
-    body = await _read(request, max_bytes)
+    try:
+        async with asyncio.timeout(seconds):
+            body = await _read(request, max_bytes)
+    except TimeoutError:
+        raise bad_request(
+            f"the body did not come within {seconds:g} s (--read-timeout)", code="body_timeout", status=408
+        ) from None
     if len(body) > LARGE_BODY:
         return await asyncio.to_thread(_decode_object, body, max_depth)
     return _decode_object(body, max_depth)

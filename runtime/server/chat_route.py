@@ -50,6 +50,7 @@ async def chat_completions(request: Request) -> Response:
         renamed["logprobs"] = "top_logprobs"
         # Checked before the prompt is tokenised, which may take longer.
         _ = _params(fields, sampling, None)
+        state.prompt_size.check_turns(fields.messages, "messages")
         state.prompt_size.check([fields.messages, fields.tools], "messages")
         prompt = await asyncio.to_thread(state.chat_model.prompt, fields, choice, wanted)
         params = _params(fields, sampling, prompt)

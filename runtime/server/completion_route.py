@@ -65,6 +65,8 @@ async def completions(request: Request) -> Response:
     routing = convert(routing_part, RoutingFields)
     state.check_model(fields.model)
     renamed = renamed_for(constraints)
+    num_prompts = len(fields.prompt) if _is_batch(fields.prompt) else 1
+    state.gateway.check_size(num_prompts)
     try:
         check_stream_options(fields.stream, fields.stream_options)
         params = _params(fields, sampling, constraints)
@@ -75,7 +77,7 @@ async def completions(request: Request) -> Response:
             routing,
             tenant_of(request),
             prompts=fields.prompt,
-            num_prompts=len(fields.prompt) if _is_batch(fields.prompt) else 1,
+            num_prompts=num_prompts,
         )
     except RametError as error:
         raise openai_error(error, renamed) from error

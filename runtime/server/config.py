@@ -33,6 +33,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Seconds that one request may take, queue included; a request may ask for less."""
     drain_timeout: float = 30.0
     """Seconds that running requests get to finish once the server is told to end."""
+    read_timeout: float = 60.0
+    """Seconds within which the head of a request has to come, and then its body."""
+    write_timeout: float = 60.0
+    """Seconds that a client may leave what it was sent unread; then it is taken to be gone."""
     keep_alive_timeout: int = 75
     """Seconds that an idle connection stays open."""
     reasoning_format: str = "auto"
@@ -55,6 +59,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_int("max_json_depth", self.max_json_depth, 8, 200)
         _check_int("keep_alive_timeout", self.keep_alive_timeout, 0, 86400)
         _check_seconds("request_timeout", self.request_timeout, 0.1)
+        _check_seconds("read_timeout", self.read_timeout, 0.1)
+        _check_seconds("write_timeout", self.write_timeout, 0.1)
         _check_seconds("drain_timeout", self.drain_timeout, 0.0)
         if not self.host:
             raise InvalidRequestError("host is empty; give an address such as 127.0.0.1", field="host")

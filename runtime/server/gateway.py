@@ -118,6 +118,16 @@ class Gateway:
             raise
         return answers
 
+    def check_size(self, num_answers: int) -> None:
+        """Raises HttpError (400) for more answers than there is ever room for."""
+        if num_answers > self._limit:
+            raise bad_request(
+                f"the request asks for {num_answers} answers (prompts times n); the server takes at most "
+                f"{self._limit} at once (--max-running-requests, --max-queued-requests)",
+                param="n",
+                code="too_many_answers",
+            )
+
     @contextmanager
     def room(self, num_answers: int) -> Iterator[None]:
         """Room for work that has no increments. Raises HttpError as ``open`` does."""
@@ -155,13 +165,7 @@ class Gateway:
     def _check_room(self, num_answers: int) -> None:
         if self.is_draining:
             raise draining()
-        if num_answers > self._limit:
-            raise bad_request(
-                f"the request asks for {num_answers} answers (prompts times n); the server takes at most "
-                f"{self._limit} at once (--max-running-requests, --max-queued-requests)",
-                param="n",
-                code="too_many_answers",
-            )
+        self.check_size(num_answers)
         if self.live + num_answers > self._limit:
             self._metrics.refused()
             # When about as many have left as there have to.

@@ -128,8 +128,9 @@ async def _count_tokens(request: Request) -> Response:
 
 
 async def _prompt(state: ServerState, fields: MessagesFields) -> ChatPrompt:
+    state.prompt_size.check_turns(fields.messages, "messages")
+    state.prompt_size.check([fields.messages, fields.system, fields.tools], "messages")
     chat = conversation(fields, reads_thinking="enable_thinking" in state.chat_model.template)
-    state.prompt_size.check([chat.messages, fields.tools], "messages")
     return await asyncio.to_thread(state.chat_model.prompt, chat, chosen_tools(fields), None)
 
 

@@ -43,16 +43,19 @@ async def generate(request: Request) -> Response:
     state = state_of(request)
     asked = convert(await state.read(request), GenerateRequest)
     state.check_model(asked.model)
-    _check_size(state, asked.input)
+    _check_input(state, asked.input)
     tenant = tenant_of(request)
-    job = Job(
-        params=asked.params,
-        **_prompt(asked.input),
-        tag=asked.tag,
-        priority=asked.priority,
-        cache_salt=tenant.salted(asked.cache_salt),
-        request_id=None if asked.request_id is None else tenant.request_id(asked.request_id),
-    )
+    try:
+        job = Job(
+            params=asked.params,
+            **_prompt(asked.input),
+            tag=asked.tag,
+            priority=asked.priority,
+            cache_salt=tenant.salted(asked.cache_salt),
+            request_id=None if asked.request_id is None else tenant.request_id(asked.request_id),
+        )
+    except RametError as error:
+        raise native_error(error) from error
     return await answer(
         request, state.gateway, job, GenerateWriter, stream=asked.stream, translate=native_error
     )
@@ -117,7 +120,9 @@ async def score(request: Request) -> Response:
     state = state_of(request)
     asked = convert(await state.read(request), ScoreRequest)
     state.check_model(asked.model)
-    _check_size(state, asked.input)
+    _check_input(state, asked.input)
+    _check_size(state, asked.continuations, field="continuations")
+    state.gateway.check_size(len(asked.continuations))
     try:
         prompt_ids = await asyncio.to_thread(_input_ids, state, asked.input)
         if not asked.continuations:
@@ -153,7 +158,7 @@ async def encode(request: Request) -> Response:
     """POST /encode_chat"""
     state = state_of(request)
     asked = convert(await state.read(request), EncodeChatRequest)
-    _check_size(state, asked.messages)
+    _check_size(state, messages=asked.messages, chat=asked.chat)
     try:
         token_ids = await asyncio.to_thread(_chat_ids, state, asked.messages, asked.chat)
     except RametError as error:
@@ -177,12 +182,15 @@ async def detokenize(request: Request) -> Response:
     """POST /detokenize"""
     state = state_of(request)
     asked = convert(await state.read(request), DetokenizeRequest)
+    _check_size(state, asked.token_ids, field="token_ids")
     vocab_size = state.engine.info.vocab_size
     for position, token_id in enumerate(asked.token_ids):
         if not 0 <= token_id < vocab_size:
             message = f"token_ids[{position}] is {token_id}; the model's token ids are 0 to {vocab_size - 1}"
             raise native_error(InvalidRequestError(message, field="token_ids"))
-    text = state.engine.tokenizer.decode(asked.token_ids, skip_special_tokens=asked.skip_special_tokens)
+    text = await asyncio.to_thread(
+        state.engine.tokenizer.decode, asked.token_ids, skip_special_tokens=asked.skip_special_tokens
+    )
     return json_response(DetokenizeResponse(text=text))
 
 
@@ -192,13 +200,24 @@ async def tokenizer(request: Request) -> Response:
     return Response(msgspec.msgpack.encode(spec), media_type="application/msgpack")
 
 
-def _check_size(state: ServerState, asked: Input | list[dict[str, Any]] | str) -> None:
-    """Raises HttpError for text that the context cannot hold, before it is tokenised."""
-    prompt = [asked.text, asked.messages] if isinstance(asked, Input) else asked
+def _check_size(
+    state: ServerState,
+    *texts: object,
+    messages: list[dict[str, Any]] | None = None,
+    chat: ChatOptions | None = None,
+    field: str = "input",
+) -> None:
+    """Raises HttpError for what the context cannot hold, before it is rendered or tokenised."""
     try:
-        state.prompt_size.check(prompt, "input")
+        state.prompt_size.check_turns(messages or (), "messages")
+        tools = None if chat is None else chat.tools
+        state.prompt_size.check([*texts, messages, tools], field)
     except RametError as error:
         raise native_error(error) from error
+
+
+def _check_input(state: ServerState, asked: Input) -> None:
+    _check_size(state, asked.text, asked.token_ids, messages=asked.messages, chat=asked.chat)
 
 
 def _prompt(asked: Input) -> dict[str, Any]:
@@ -208,6 +227,13 @@ def _prompt(asked: Input) -> dict[str, Any]:
 
 
 def _chat_options(chat: ChatOptions) -> dict[str, Any]:
+    """Raises InvalidRequestError where a template's variable has a field of its own."""
+    for name in ("tools", "add_generation_prompt", "continue_final_message"):
+        if name in chat.template_kwargs:
+            raise InvalidRequestError(
+                f"template_kwargs.{name} has a parameter of its own; give {name} beside it",
+                field=f"template_kwargs.{name}",
+            )
     return {
         **chat.template_kwargs,
         "tools": chat.tools,

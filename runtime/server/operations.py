@@ -144,8 +144,11 @@ async def abort(request: Request) -> Response:
     """POST /abort: ends a running request of the same API key; an unknown or finished one is ignored."""
     state = state_of(request)
     asked = convert(await state.read(request), AbortRequest)
-    tenant = tenant_of(request)
-    state.gateway.abort(tenant.request_id(asked.request_id))
+    try:
+        request_id = tenant_of(request).request_id(asked.request_id)
+    except RametError as error:
+        raise native_error(error) from error
+    state.gateway.abort(request_id)
     return json_response({"request_id": asked.request_id})
 
 

@@ -1,16 +1,22 @@
-"""PromptSize: refuses text that no tokenizer need look at to know that it is too long."""
+"""PromptSize: refuses prompts that no tokenizer need look at to know that they are too long."""
+
+from collections.abc import Sequence
 
 from ramet.runtime.protocol import PromptTooLongError
 from ramet.runtime.tokenizer import Tokenizer
 
 _SLACK = 2
 """A tokenizer may drop or compose characters before it splits them into tokens."""
+_VALUES_PER_TOKEN = 8
+"""Of JSON, for each token of the context: even a bracket of a tool's schema is written to the prompt, and few
+brackets are one token."""
 
 
 class PromptSize:
     """Bounds the characters of a prompt by what the context can hold: its tokens times the longest of them.
 
-    Tokenising takes seconds a megabyte; a prompt of that size is refused without it. Thread-safe.
+    Tokenising takes seconds a megabyte, and so does rendering a hundred thousand messages that say nothing:
+    such a prompt is refused before. Thread-safe.
     """
 
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
@@ -19,13 +25,20 @@ class PromptSize:
         self._longest: int | None = None
 
     def check(self, prompt: object, field: str) -> None:
-        """``prompt``: any JSON value; the strings in it count together.
+        """``prompt``: any JSON value; what is in it counts together.
 
         Raises:
             PromptTooLongError: it cannot fit.
         """
+        limit = self._context_length * _VALUES_PER_TOKEN
+        size = _num_characters(prompt, limit)
+        if size is None:
+            raise PromptTooLongError(
+                f"the prompt has more than {limit} entries, which the context of {self._context_length} tokens "
+                "cannot hold; shorten it",
+                field=field,
+            )
         # A token spells at least one byte, so short texts need no look at the vocabulary.
-        size = _num_characters(prompt)
         if size <= self._context_length:
             return
         if self._longest is None:
@@ -38,17 +51,38 @@ class PromptSize:
                 field=field,
             )
 
+    def check_turns(self, turns: Sequence[object], field: str) -> None:
+        """``turns``: messages, or items of a conversation; each takes a token at least.
 
-def _num_characters(value: object) -> int:
-    """Of all strings inside; iterative, as a client chose the nesting."""
-    total = 0
+        Raises:
+            PromptTooLongError: there are too many.
+        """
+        if len(turns) > self._context_length:
+            raise PromptTooLongError(
+                f"{field} has {len(turns)} entries, which the context of {self._context_length} tokens cannot "
+                "hold; shorten it",
+                field=field,
+            )
+
+
+def _num_characters(value: object, max_values: int) -> int | None:
+    """Of all strings inside; None: there are more than ``max_values`` values. Iterative, as a client chose the
+    nesting.
+    """
+    total = num_values = 0
     pending = [value]
     while pending:
         match pending.pop():
             case str() as text:
                 total += len(text)
             case dict() as mapping:
+                num_values += len(mapping)
                 pending += mapping.values()
             case list() as items:
-                pending += [item for item in items if isinstance(item, str | dict | list)]
+                num_values += len(items)
+                # Before they are looked at: there may be millions.
+                if num_values <= max_values:
+                    pending += items
+        if num_values > max_values:
+            return None
     return total

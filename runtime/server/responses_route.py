@@ -65,9 +65,11 @@ async def responses(request: Request) -> Response:
     routing = convert(routing_part, RoutingFields)
     state.check_model(fields.model)
     try:
+        if isinstance(fields.input, list):
+            state.prompt_size.check_turns(fields.input, "input")
+        state.prompt_size.check([fields.input, fields.instructions, fields.tools], "input")
         chat, choice = conversation(fields), chosen_tools(fields)
         wanted = grammar_spec(constraint(fields))
-        state.prompt_size.check([chat.messages, fields.tools], "input")
         prompt = await asyncio.to_thread(state.chat_model.prompt, chat, choice, wanted)
         params = sampling_params(
             SamplingFields(temperature=fields.temperature, top_p=fields.top_p),

@@ -15,6 +15,7 @@ from ramet.runtime.engine.process import DEFAULT_BUILDER
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.app import create_app
 from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.connections import ConnectionLimits, bounded
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.settings import ServeSettings, described_settings
 
@@ -45,12 +46,13 @@ def serve(settings: ServeSettings, announce: Announce, *, builder: str = DEFAULT
             settings.engine.model,
             start_timeout=settings.start_timeout,
             supervised=True,
+            hang_timeout=settings.hang_timeout or None,
             builder=builder,
             **_others(settings),
         ) as engine,
     ):
         app = create_app(engine, engine.tokenizer_spec, config, width=settings.engine.max_running_requests)
-        server = DrainingServer(_uvicorn_config(app, config), app.state.server.gateway)
+        server = DrainingServer(uvicorn_config(app, config), app.state.server.gateway)
         server.on_started = lambda: announce(engine, url_of(listener, config.host))
         with _signals_end_the_server_only():
             server.run(sockets=[listener])
@@ -118,9 +120,11 @@ def _others(settings: ServeSettings) -> dict[str, object]:
     }
 
 
-def _uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
+def uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
+    connection = bounded(ConnectionLimits(config.read_timeout, config.write_timeout))
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
+        http=connection,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         server_header=False,

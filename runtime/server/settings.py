@@ -1,5 +1,6 @@
 """The settings of ``ramet serve``: the command line, then a TOML file, then the defaults."""
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.config import ServerConfig
 
 DEFAULT_START_TIMEOUT = 600.0
+DEFAULT_HANG_TIMEOUT = 120.0
 
-_OWN = ("start_timeout", "api_key_file")
+_OWN = ("start_timeout", "hang_timeout", "api_key_file")
 _ELSEWHERE = {
     "api_key": "api_keys",
     "served_model_name": "served_model_names",
@@ -33,6 +35,8 @@ class ServeSettings:
     server: ServerConfig
     start_timeout: float
     """Seconds within which the model has to be loaded."""
+    hang_timeout: float = DEFAULT_HANG_TIMEOUT
+    """Seconds without a sign of life after which the engine is started again; 0: never."""
 
 
 def serve_settings(
@@ -65,7 +69,8 @@ def serve_settings(
     return ServeSettings(
         EngineConfig.of(settings.get("model", "smollm2"), engine),
         ServerConfig(**server),
-        _start_timeout(settings.get("start_timeout", DEFAULT_START_TIMEOUT)),
+        _seconds("start_timeout", settings.get("start_timeout", DEFAULT_START_TIMEOUT)),
+        _seconds("hang_timeout", settings.get("hang_timeout", DEFAULT_HANG_TIMEOUT), may_be_off=True),
     )
 
 
@@ -77,6 +82,7 @@ def described_settings(settings: ServeSettings) -> dict[str, Any]:
             name: value for name, value in msgspec.structs.asdict(settings.server).items() if name != "api_keys"
         },
         "start_timeout": settings.start_timeout,
+        "hang_timeout": settings.hang_timeout,
     }
 
 
@@ -111,9 +117,11 @@ def _as_list(value: object, field: str) -> list[Any]:
     return list(value)
 
 
-def _start_timeout(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 1e6:
+def _seconds(name: str, value: object, *, may_be_off: bool = False) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not (1 <= number <= 1e6 or (may_be_off and number == 0)):
+        hint = ", or 0 for never" if may_be_off else ""
         raise InvalidRequestError(
-            f"start_timeout is {value!r}; it must be a number of seconds, at least 1", field="start_timeout"
+            f"{name} is {value!r}; it must be a number of seconds, at least 1{hint}", field=name
         )
-    return float(value)
+    return number

@@ -45,7 +45,10 @@ class ServerState:
     async def read(self, request: Request) -> dict[str, Any]:
         """The request's JSON object, within the server's limits."""
         return await read_object(
-            request, max_bytes=self.config.max_body_bytes, max_depth=self.config.max_json_depth
+            request,
+            max_bytes=self.config.max_body_bytes,
+            max_depth=self.config.max_json_depth,
+            seconds=self.config.read_timeout,
         )
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.errors import error_response, unauthorized
 
+MAX_ID_CHARS = 200
 OPEN_ROUTES = frozenset(("/health", "/ready"))
 """Answered without a key: they tell nothing but whether the server works."""
 
@@ -25,7 +27,16 @@ class Tenant:
         return f"{self.name}:{cache_salt}" if self.name else cache_salt
 
     def request_id(self, request_id: str) -> str:
-        """A client's own id for a request, in a name space of the tenant's."""
+        """A client's own id for a request, in a name space of the tenant's.
+
+        Raises:
+            InvalidRequestError: it is empty, long, or has characters that cannot be shown.
+        """
+        if not 1 <= len(request_id) <= MAX_ID_CHARS or not request_id.isprintable():
+            raise InvalidRequestError(
+                f"request_id is {request_id[:80]!r}; it must be 1 to {MAX_ID_CHARS} printable characters",
+                field="request_id",
+            )
         return f"{self.name}:{request_id}" if self.name else request_id
 
 

@@ -13,6 +13,7 @@ from ramet.runtime.tokenizer.tokenizer import Segment, Tokenizer
 def encode_chat(
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
+    /,
     tools: Sequence[Mapping[str, Any]] | None = None,
     *,
     add_generation_prompt: bool | None = None,

@@ -154,3 +154,17 @@ def test_closing_ends_everything(engine: EngineProcess) -> None:
         os.kill(pid, 0)
     with pytest.raises(EngineDeadError):
         engine.generate("x")
+
+
+def test_one_that_hangs_is_started_again() -> None:
+    with EngineProcess(
+        "fake", builder="tests.runtime.engine.builders:slow", supervised=True, hang_timeout=1.0
+    ) as engine:
+        stream = engine.stream("x", max_tokens=60)
+        text = next(stream).text
+        first = engine.pid
+        os.kill(first, signal.SIGSTOP)
+        text += "".join(increment.text for increment in stream)
+        assert text == expected(60)
+        assert engine.pid != first
+        engine.check_integrity()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import Any
 
 import httpx
 import msgspec
-import uvicorn
 from fastapi import FastAPI
 
 from ramet.runtime.engine import EngineFace
@@ -20,7 +20,7 @@ from ramet.runtime.engine.loop import EngineLoop
 from ramet.runtime.protocol import EngineDeadError
 from ramet.runtime.server import ServerConfig, create_app
 from ramet.runtime.server.gateway import Gateway
-from ramet.runtime.server.serve import DrainingServer, bound_socket, url_of
+from ramet.runtime.server.serve import DrainingServer, bound_socket, url_of, uvicorn_config
 from ramet.runtime.tokenizer import FastTokenizer, TokenizerSpec
 from tests.runtime.engine.builders import byte_spec
 from tests.runtime.engine.speaking import build_speaking
@@ -146,12 +146,19 @@ def live(config: ServerConfig | None = None, *, template: str | None = PLAIN_TEM
 
 
 @contextmanager
-def live_engine(engine: EngineFace, tokenizer_spec: TokenizerSpec, config: ServerConfig) -> Iterator[Live]:
-    """Any engine on a real port; at the end nothing may be left in it."""
+def live_engine(
+    engine: EngineFace, tokenizer_spec: TokenizerSpec, config: ServerConfig, *, send_buffer: int | None = None
+) -> Iterator[Live]:
+    """Any engine on a real port; at the end nothing may be left in it.
+
+    ``send_buffer``: bytes that the kernel keeps of what a client does not read.
+    """
     listener = bound_socket("127.0.0.1", 0)
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     app = create_app(engine, tokenizer_spec, config)
     gateway: Gateway = app.state.server.gateway
-    server = DrainingServer(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=3), gateway)
+    server = DrainingServer(uvicorn_config(app, config), gateway)
     started = threading.Event()
     server.on_started = started.set
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

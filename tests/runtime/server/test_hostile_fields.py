@@ -124,3 +124,33 @@ def test_native_routes(server: Served, path: str, fields: dict[str, Any]) -> Non
 def test_the_engine_lived_through_all_of_it(server: Served) -> None:
     assert server.chat().json()["choices"][0]["message"]["content"] == "hello"
     server.engine.check_integrity()
+
+
+def test_what_shadows_a_parameter_of_ours_is_refused(server: Served) -> None:
+    for name in ("messages", "tools", "tokenizer", "continue_final_message", "chat_template"):
+        body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: []}}
+        response = server.post("/v1/chat/completions", {**body, "max_tokens": 2})
+        assert response.status_code == (200 if name == "tokenizer" else 400), (name, response.text)
+        given = {"messages": body["messages"], "chat": {"template_kwargs": {name: []}}}
+        for path, native in (
+            ("/encode_chat", given),
+            ("/generate", {"input": given, "params": {"max_tokens": 2}}),
+            ("/score", {"input": given, "continuations": ["a"]}),
+        ):
+            response = server.post(path, native)
+            assert response.status_code == (200 if name == "tokenizer" else 400), (path, name, response.text)
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 201, "a\0b", "a\nb", "\u202ea"])
+def test_ids_that_are_none(server: Served, request_id: str) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+        "/v1/completions": {"prompt": "x"},
+        "/v1/responses": {"input": "x"},
+        "/generate": {"input": {"text": "x"}},
+        "/abort": {},
+    }
+    for path, body in bodies.items():
+        response = server.post(path, {**body, "request_id": request_id})
+        assert response.status_code == 400, (path, response.text)
+        assert response.json()["error"]["param"] == "request_id"

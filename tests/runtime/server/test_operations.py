@@ -51,13 +51,19 @@ def test_model_info(server: Served) -> None:
     assert "choice" in info.grammars
 
 
+def test_load_balancers_ask_with_head(server: Served) -> None:
+    for path in ("/health", "/ready", "/v1/models", "/metrics"):
+        assert server.request("HEAD", path).status_code == 200
+    assert server.request("HEAD", "/v1/completions").status_code == 405
+
+
 def test_stats_and_the_cache() -> None:
     with served() as server:
         server.complete("a prompt of some length, say:x")
         stats = server.get("/stats").json()
         assert stats["engine"]["finished_requests"] == 1
         assert stats["server"]["live_answers"] == 0
-        assert stats["info"]["page_size"] == 4
+        assert stats["info"]["page_size"] == 1
         flushed = server.post("/flush_cache").json()["num_tokens"]
         assert flushed >= 28
         assert server.complete("a prompt of some length, say:x").json()["usage"]["prompt_tokens_details"] == {

@@ -43,6 +43,8 @@ def test_keys_of_all_sources_count(tmp_path: Path) -> None:
         ("port = ", "is not TOML"),
         ('api_keys = "x"', "must be a list"),
         ("start_timeout = 0", "start_timeout is 0"),
+        ("hang_timeout = 0.5", "hang_timeout is 0.5.*or 0 for never"),
+        ("write_timeout = 0", "write_timeout is 0"),
         ('host = ""', "host is empty"),
         ("max_running_requests = 0", "max_running_requests is 0"),
         ('api_key_file = "/nowhere"', "cannot be read"),

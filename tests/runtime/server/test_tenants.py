@@ -36,8 +36,8 @@ def test_tenants_share_no_prefix() -> None:
             answer = server.post("/v1/completions", body, headers=with_key(key)).json()
             return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
-        assert [cached("k1"), cached("k2"), cached("k1"), cached("k2")] == [0, 0, 28, 28]
-        assert [cached("k1", cache_salt="s"), cached("k1", cache_salt="s")] == [0, 28]
+        assert [cached("k1"), cached("k2"), cached("k1"), cached("k2")] == [0, 0, 29, 29]
+        assert [cached("k1", cache_salt="s"), cached("k1", cache_salt="s")] == [0, 29]
 
 
 def test_tenants_do_not_abort_each_other() -> None:

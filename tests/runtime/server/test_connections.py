@@ -1,0 +1,127 @@
+"""Clients that send nothing, or read nothing, on a real port."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from ramet.runtime.server import ServerConfig
+from tests.runtime.server.speaking_server import PLAIN_TEMPLATE, SECONDS, Live, live_engine, open_engine, spec
+
+SHORT = 0.4
+BUFFER = 4096
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Live]:
+    config = ServerConfig(read_timeout=SHORT, write_timeout=SHORT, drain_timeout=1.0)
+    tokenizer_spec = spec(PLAIN_TEMPLATE)
+    with (
+        open_engine(tokenizer_spec) as engine,
+        live_engine(engine, tokenizer_spec, config, send_buffer=BUFFER) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def connected(server: Live, *, receive_buffer: int | None = None) -> Iterator[socket.socket]:
+    address = urlsplit(server.url)
+    with socket.socket() as connection:
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(SECONDS)
+        connection.connect((address.hostname, address.port))
+        yield connection
+
+
+def request(body: dict[str, object], *, sent: int | None = None) -> bytes:
+    data = json.dumps(body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data[:sent]
+
+
+def everything(connection: socket.socket) -> bytes:
+    received = b""
+    while data := connection.recv(1 << 16):
+        received += data
+    return received
+
+
+def test_heads_that_do_not_come(impatient: Live) -> None:
+    for begun in (b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: "):
+        with connected(impatient) as connection:
+            connection.sendall(begun)
+            assert everything(connection) == b""
+
+
+def test_a_second_head_that_does_not_come(impatient: Live) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b""
+        while not received.endswith(b'{"status":"ok"}'):
+            received += connection.recv(1 << 16)
+        connection.sendall(b"GET /health HTTP/1.1\r\n")
+        assert everything(connection) == b""
+
+
+def test_bodies_that_do_not_come(impatient: Live) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(request({"prompt": "say:a"}, sent=5))
+        received = b""
+        while b"body_timeout" not in received:
+            data = connection.recv(1 << 16)
+            assert data, received
+            received += data
+    assert received.startswith(b"HTTP/1.1 408")
+
+
+def test_a_client_that_reads_nothing_is_let_go(impatient: Live) -> None:
+    body = {"prompt": "slow", "max_tokens": 1900, "logprobs": 5, "n": 4, "stream": True}
+    with connected(impatient, receive_buffer=BUFFER) as connection:
+        before = impatient.engine.stats().output_tokens
+        connection.sendall(request(body))
+        end = time.monotonic() + SECONDS
+        while impatient.gateway.live == 0:
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        while impatient.gateway.live:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert impatient.engine.stats().output_tokens - before < 4 * 1900, "it was cut, not finished"
+        assert b"[DONE]" not in everything(connection)
+
+
+def test_a_slow_reader_gets_everything(impatient: Live) -> None:
+    body = {"prompt": "slow", "max_tokens": 150, "logprobs": 5, "n": 2, "stream": True, "temperature": 0}
+    whole = httpx.post(f"{impatient.url}/v1/completions", json=body, timeout=SECONDS).text
+    received = b""
+    with connected(impatient, receive_buffer=BUFFER) as connection:
+        connection.sendall(request(body))
+        while b"[DONE]" not in received[-100:]:
+            data = connection.recv(1 << 18)
+            assert data
+            received += data
+            time.sleep(0.002)
+    assert received.count(b"data: ") == whole.count("data: ")
+
+
+def test_those_who_wait_for_a_token_are_not_cut(impatient: Live) -> None:
+    """Neither timeout counts while a client waits for the server."""
+    streamed: list[str] = []
+
+    def ask() -> None:
+        body = {"prompt": "slow", "max_tokens": 200, "stream": True}
+        streamed.append(httpx.post(f"{impatient.url}/v1/completions", json=body, timeout=SECONDS).text)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert [text.endswith("data: [DONE]\n\n") for text in streamed] == [True] * 4
