@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, ToolPrompt
 from ramet.lang.calls import run_generate, run_select
+from ramet.lang.cancelling import Cancelling, abandon
 from ramet.lang.compiler.hoist import HoistPrefix, PrefixGate, compute_ahead
 from ramet.lang.compiler.piece import Fixed
 from ramet.lang.compiler.pieces import COMPILED, Compilation, Pieces
@@ -83,6 +84,7 @@ class Execution:
         """None: no call is shared."""
         hoist = () if common.gate is None or not compilation.compiles else (HoistPrefix(common.gate),)
         self.pieces = Pieces(thread, compilation.pace, (*compilation.passes(), *hoist))
+        self.cancelling = Cancelling()
         self._warming: set[asyncio.Task[None]] | None = set()
         """None: nothing is computed ahead any more. For the loop's thread only."""
         self.cancelled: ProgramCancelledError | None = None
@@ -274,6 +276,10 @@ class Branch:
 
     def cancel(self, failure: Failure) -> None:
         """Ends what runs and refuses the rest, here and in all branches below. On the loop's thread."""
+        self.execution.cancelling.cancel(self, failure)
+
+    def end(self, failure: Failure) -> None:
+        """As ``cancel`` has it done."""
         pending = self._close(failure)
         if self._task is not None:
             self._task.cancel()
@@ -539,37 +545,6 @@ class Branch:
                 located = self.place.error(GenerationError, f"{type(error).__name__}: {error}", variable)
         located.__cause__ = error
         return located
-
-
-def abandon(operation: Operation, failure: Failure) -> None:
-    """Settles whatever waits for the operation. On the loop's thread."""
-    match operation:
-        case Generate(variable=variable, reasoning=reasoning):
-            variable.fail(failure)
-            if reasoning is not None:
-                reasoning[1].fail(failure)
-        case Choose(variable=variable) | CloseScope(variable=variable) | Report(variable=variable):
-            variable.fail(failure)
-        case Spawn(children):
-            for child in children:
-                child.cancel(failure.seen_from_outside())
-        case EndFeed(feed):
-            feed.end(failure)
-        case Drop(operations):
-            for dropped in operations:
-                abandon(dropped, failure)
-        case (
-            AppendText()
-            | AppendValue()
-            | AppendImage()
-            | BeginRole()
-            | EndRole()
-            | OpenScope()
-            | Concatenate()
-            | AwaitPrefix()
-            | Prewarm()
-        ):
-            pass
 
 
 async def _known(operation: Fixed | AppendValue) -> Fixed:
