@@ -4,6 +4,7 @@ cost.
     python -m benchmarks.structured --quick
     python -m benchmarks.structured --systems ramet,llguidance,llguidance-lenient,xgrammar --out
     benchmarks/results
+    python -m benchmarks.structured --end-to-end --tools
 
 Each schema of MaskBench, and of the test suite of draft 2020-12, comes with values that it accepts and values
 that it does not. A value is written as JSON, tokenised, and led through the grammar; it is accepted if every
@@ -11,6 +12,9 @@ token, and a stop token behind the last, is in the mask. Properties are generate
 declared, so a value whose text is not accepted is tried once more in that order. ``ramet`` is what requests
 get; the others are engines alone, as libraries. Every system runs in a child process, which is replaced if a
 schema takes it longer than the limit.
+
+``--end-to-end``: a model samples answers under MaskBench's schemas, see benchmarks.structured_outputs.
+``--tools``: it calls the tools of BFCL's requests, see benchmarks.structured_tools.
 """
 
 import argparse
@@ -28,6 +32,8 @@ import numpy as np
 
 from benchmarks.key_orders import orders
 from benchmarks.record import Record, Sample, new_record, print_table, quantile, table_console, write
+from benchmarks.structured_outputs import SYSTEMS as OUTPUT_SYSTEMS
+from benchmarks.structured_parts import OUTPUT_COLUMNS, end_to_end, tools
 from benchmarks.workloads import SharedDataMissingError, shared_file
 from ramet.runtime.grammar import CompiledGrammar, GrammarMatcher
 from ramet.runtime.grammar.engines import EngineRouter
@@ -46,6 +52,8 @@ SETS = ("maskbench", "suite")
 QUICK_CASES = 40
 LIMIT_SECONDS = 20.0
 START_SECONDS = 120.0
+NOTHING = "no value can satisfy"
+"""How a schema is refused that rightly has no grammar."""
 SYSTEMS = ("ramet", "llguidance", "llguidance-lenient", "xgrammar")
 COLUMNS = (
     ("schemas", "schemas", ".0f"),
@@ -64,9 +72,11 @@ COLUMNS = (
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one schema."""
+    """What became of one schema. A refusal is right where nothing can satisfy it, and no value is said to."""
 
     refusal: str | None = None
+    is_empty: bool = False
+    """Nothing can satisfy it, as it should be."""
     rejected_valid: int = 0
     accepted_invalid: int = 0
     stopped: bool = False
@@ -80,7 +90,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def main(arguments: Sequence[str] | None = None) -> Record:
     options = parse(arguments)
     samples: list[Sample] = []
-    notes: list[str] = []
+    notes: list[str] = [f"a quick run: {options.cases} of each kind"] if options.quick else []
     for name in options.sets:
         try:
             cases = read_cases(options.cases) if name == "maskbench" else read_suite(options.cases)
@@ -95,10 +105,26 @@ def main(arguments: Sequence[str] | None = None) -> Record:
                 for case, outcome in zip(cases, outcomes, strict=True)
                 if (verdict := verdict_of(outcome)) is not None
             ]
-    settings: dict[str, object] = {"model": options.model, "cases": options.cases, "limit": options.limit}
+    num_walked = len(samples)
+    if options.end_to_end:
+        try:
+            more, found = end_to_end(options, read_cases(options.cases))
+        except SharedDataMissingError as error:
+            more, found = [], [f"end to end left out: {error}"]
+        samples, notes = samples + more, notes + found
+    if options.tools:
+        more, found = tools(options)
+        samples, notes = samples + more, notes + found
+    names = ("model", "cases", "limit", "seeds", "reps", "max_tokens", "max_whitespace", "threads")
+    settings: dict[str, object] = {name: getattr(options, name) for name in names}
     record = new_record("structured", samples=samples, seed=0, settings=settings, notes=notes)
     console = table_console()
-    print_table(console, "JSON schemas", record.medians, COLUMNS)
+    if num_walked:
+        walked = [row for row in record.medians if row.case in SETS]
+        print_table(console, "JSON schemas", walked, COLUMNS)
+    if len(samples) > num_walked:
+        generated = [row for row in record.medians if row.case not in SETS]
+        print_table(console, "Answers of a model, sampled", generated, OUTPUT_COLUMNS)
     for note in notes if options.verbose or not samples else ():
         console.print(note, markup=False)
     if options.out is not None:
@@ -112,15 +138,39 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", default="smollm2", help="whose tokenizer (default: smollm2)")
     parser.add_argument("--systems", default=",".join(SYSTEMS[:3]), help=f"of {', '.join(SYSTEMS)}")
-    parser.add_argument("--sets", default="maskbench", help=f"of {', '.join(SETS)} (draft 2020-12's own)")
+    parser.add_argument(
+        "--sets",
+        help=f"of {', '.join(SETS)} (draft 2020-12's own); none, the default where a model answers",
+    )
+    parser.add_argument("--end-to-end", action="store_true", help="a model samples answers under the schemas")
+    parser.add_argument("--tools", action="store_true", help="a model calls the tools of BFCL's requests")
+    parser.add_argument(
+        "--outputs", default=";".join(OUTPUT_SYSTEMS), help="end to end: of those, after semicolons"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="answers to each schema (default: 3)")
+    parser.add_argument("--reps", type=int, default=1, help="repetitions of the end to end part (default: 1)")
+    parser.add_argument("--max-tokens", type=int, default=256, help="of one answer (default: 256)")
+    parser.add_argument(
+        "--max-whitespace",
+        type=int,
+        default=JsonSchema("true").max_whitespace,
+        help="between two tokens of the JSON text (default: that of requests)",
+    )
+    parser.add_argument("--threads", type=int, help="of the model (default: one a core)")
     parser.add_argument("--cases", type=int, help="schemas (default: all)")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a schema may take")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} schemas")
     parser.add_argument("--verbose", action="store_true", help="name every schema that is not as expected")
     parser.add_argument("--out", type=Path, help="folder for structured.json; absent: print only")
     options = parser.parse_args(arguments)
-    options.systems, options.sets = options.systems.split(","), options.sets.split(",")
-    for given, known in ((options.systems, SYSTEMS), (options.sets, SETS)):
+    sets = options.sets or ("none" if options.end_to_end or options.tools else "maskbench")
+    options.systems, options.outputs = options.systems.split(","), options.outputs.split(";")
+    options.sets = [] if sets == "none" else sets.split(",")
+    for given, known in (
+        (options.systems, SYSTEMS),
+        (options.sets, SETS),
+        (options.outputs, tuple(OUTPUT_SYSTEMS)),
+    ):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
     if options.cases is None and options.quick:
@@ -211,7 +261,10 @@ class Bench:
         try:
             compiled = self._compile(case["schema"])
         except (InvalidRequestError, ValueError) as error:
-            return Outcome(refusal=str(error)[:300], compile_seconds=time.perf_counter() - started)
+            seconds_taken = time.perf_counter() - started
+            if NOTHING in str(error) and not any(test["valid"] for test in case["tests"]):
+                return Outcome(is_empty=True, compile_seconds=seconds_taken)
+            return Outcome(refusal=str(error)[:300], compile_seconds=seconds_taken)
         compile_seconds = time.perf_counter() - started
         seconds: list[float] = []
         rejected = accepted = num_bytes = num_forced = 0

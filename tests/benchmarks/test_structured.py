@@ -58,6 +58,11 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--sets", "nothing"])
     assert "there are maskbench, suite" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["--outputs", "free; nothing"])
+    assert parse([]).sets == ["maskbench"]
+    assert parse(["--tools"]).sets == []
+    assert parse(["--tools", "--sets", "suite"]).sets == ["suite"]
 
 
 def test_each_system_says_what_became_of_a_schema(smollm2: FastTokenizer) -> None:  # noqa: F811
@@ -70,6 +75,16 @@ def test_each_system_says_what_became_of_a_schema(smollm2: FastTokenizer) -> Non
         assert (verdict_of(two) or "").startswith("refused: ")
         assert verdict_of(wrong) == "accepts 1 invalid values"
         assert (wrong.rejected_valid, wrong.accepted_invalid) == (1, 1)
+
+
+def test_a_schema_that_nothing_meets_is_rightly_refused(smollm2: FastTokenizer) -> None:  # noqa: F811
+    bench = Bench("ramet", smollm2)
+    schema = {"type": "integer", "minimum": 2, "maximum": 1}
+    right = bench.run({"name": "", "schema": schema, "tests": [{"valid": False, "data": 1}]})
+    assert right.is_empty
+    assert verdict_of(right) is None
+    wrong = bench.run({"name": "", "schema": schema, "tests": [{"valid": True, "data": 1}]})
+    assert (verdict_of(wrong) or "").startswith("refused: no value")
 
 
 def test_the_summary_counts_schemas() -> None:
@@ -127,5 +142,6 @@ def test_a_run_leaves_a_record(
 
 @pytest.mark.slow
 def test_a_child_that_takes_too_long_is_replaced(smollm2: FastTokenizer) -> None:  # noqa: F811
-    outcomes = run_system("ramet", "smollm2", CASES[:2], 0.0)
+    endless = {**CASES[0], "tests": CASES[0]["tests"] * 20_000}
+    outcomes = run_system("ramet", "smollm2", [endless, endless], 0.05)
     assert all(outcome.stopped for outcome in outcomes)
