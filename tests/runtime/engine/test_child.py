@@ -46,5 +46,6 @@ def test_a_child_that_does_not_know_is_terminated_and_leaves_nothing() -> None:
 def test_how_a_child_ended_is_told() -> None:
     child = EngineChild(EngineConfig(), "tests.runtime.engine.builders:exits")
     assert "does not answer" in str(child.death())
+    child._process.wait(60)
     child.end(told=True)
     assert str(child.death()) == "the engine's process ended: exit code 7"

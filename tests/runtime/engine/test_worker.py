@@ -34,13 +34,16 @@ class Parent:
         self.core = CountingCore()
         self._to_child, child_in = (context.socket(kind) for kind in (zmq.PUSH, zmq.PULL))
         self._from_child, child_out = (context.socket(kind) for kind in (zmq.PULL, zmq.PUSH))
+        self._from_child.set(zmq.RCVTIMEO, 60_000)
         self._sockets = (self._to_child, child_in, self._from_child, child_out)
         child_in.bind("inproc://requests")
         self._to_child.connect("inproc://requests")
         self._from_child.bind("inproc://replies")
         child_out.connect("inproc://replies")
         self.loop = EngineLoop(self.core, INFO)
-        self._thread = threading.Thread(target=serve, args=(self.loop, child_in, Replies(child_out)))
+        self._thread = threading.Thread(
+            target=serve, args=(self.loop, child_in, Replies(child_out)), daemon=True
+        )
         self._thread.start()
 
     def send(self, message: ToEngine | dict[str, Any]) -> None:
@@ -51,7 +54,8 @@ class Parent:
         return message
 
     def close(self) -> None:
-        self._thread.join()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
         self.loop.close()
         for socket in self._sockets:
             socket.close(linger=0)

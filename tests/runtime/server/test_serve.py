@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 from ramet.runtime.server.serve import serve
 from ramet.runtime.server.settings import serve_settings
-settings = serve_settings({"port": 0, "drain_timeout": 5.0, "api_keys": ["secret"], "context_length": 2000}, None)
+settings = serve_settings({"port": 0, "drain_timeout": 30.0, "api_keys": ["secret"], "context_length": 2000}, None)
 serve(settings, lambda engine, url: print(engine.pid, url, flush=True), builder="tests.runtime.engine.speaking:build_speaking")
 print("ended", flush=True)
 """  # noqa: E501
@@ -51,7 +51,7 @@ def started() -> Iterator[Started]:
         env=environment,
         cwd=ROOT,
     ) as process:
-        killer = threading.Timer(60, process.kill)
+        killer = threading.Timer(4 * SECONDS, process.kill)
         killer.start()
         try:
             assert process.stdout is not None
@@ -74,11 +74,11 @@ def test_a_server_serves_and_ends_cleanly() -> None:
     with started() as server:
         assert server.post({"prompt": "say:hi"}).json()["choices"][0]["text"] == "hi"
         streamed: list[str] = []
-        body = {"prompt": "slow", "max_tokens": 100, "stream": True}
+        body = {"prompt": "slow", "max_tokens": 600, "stream": True}
         reader = threading.Thread(target=lambda: streamed.append(server.post(body).text), daemon=True)
         reader.start()
         while "ramet_requests_in_flight 1.0" not in _metrics(server):
-            pass
+            assert not streamed, "the answer ended before it was seen"
         server.process.send_signal(signal.SIGTERM)
         out, errors = server.process.communicate(timeout=SECONDS)
         reader.join(SECONDS)
