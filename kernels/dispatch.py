@@ -1,10 +1,19 @@
 """Which version of an op runs: for fp32 tensors on CPU the compiled one where there is one, else few calls of
-torch; elsewhere the oracle in plain torch."""
+torch; on a GPU Triton's, where it is installed; elsewhere the oracle in plain torch."""
+
+import functools
+import importlib
+import importlib.util
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from ramet.kernels import cpu, native, reference
+
+GPU_MAX_HIDDEN = 16384
+"""The longest row that the GPU's norms take, ``gpu.MAX_HIDDEN``."""
+_GPU_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -15,7 +24,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if _is_cpu_fp32(x) and weight.dtype is torch.float32:
         library = native.library()
         return cpu.rms_norm(x, weight, eps) if library is None else library.rms_norm(x, weight, eps)
-    return reference.rms_norm(x, weight, eps)
+    gpu = _gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN else None
+    return reference.rms_norm(x, weight, eps) if gpu is None else gpu.rms_norm(x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -25,7 +35,11 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         if library is not None and x.dim() == 2:
             return library.add_rms_norm(x, residual, weight, eps)
         return cpu.add_rms_norm(x, residual, weight, eps)
-    return reference.add_rms_norm(x, residual, weight, eps)
+    gpu = _gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN and x.dtype is residual.dtype else None
+    if gpu is None:
+        return reference.add_rms_norm(x, residual, weight, eps)
+    result: tuple[Tensor, Tensor] = gpu.add_rms_norm(x, residual, weight, eps)
+    return result
 
 
 def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,7 +51,8 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
     if _is_cpu_fp32(q) and k.dtype is torch.float32 and 2 * cos.shape[-1] == q.shape[-1]:
         library = native.library()
         return cpu.apply_rope(q, k, cos, sin) if library is None else library.apply_rope(q, k, cos, sin)
-    return reference.apply_rope(q, k, cos, sin)
+    gpu = _gpu_kernels(q) if k.stride(-1) == 1 else None
+    return reference.apply_rope(q, k, cos, sin) if gpu is None else gpu.apply_rope(q, k, cos, sin)
 
 
 def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
@@ -47,8 +62,22 @@ def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
         if library is not None and gate_up.dim() == 2 and kind in ("silu", "gelu_tanh"):
             return library.gated_activation(gate_up, tanh_gelu=kind == "gelu_tanh")
         return cpu.gated_activation(gate_up, kind)
-    return reference.gated_activation(gate_up, kind)
+    gpu = _gpu_kernels(gate_up)
+    return reference.gated_activation(gate_up, kind) if gpu is None else gpu.gated_activation(gate_up, kind)
 
 
 def _is_cpu_fp32(x: Tensor) -> bool:
     return x.is_cpu and x.dtype is torch.float32
+
+
+def _gpu_kernels(x: Tensor) -> ModuleType | None:
+    """Triton's versions, for a tensor that they take."""
+    return _triton_module() if x.is_cuda and x.dtype in _GPU_DTYPES and x.stride(-1) == 1 else None
+
+
+@functools.cache
+def _triton_module() -> ModuleType | None:
+    """``kernels.gpu``, imported when the first tensor on a GPU comes; None where triton is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module("ramet.kernels.gpu")

@@ -43,6 +43,7 @@ class GpuAttentionBackend:
         self._pool = pool
         self._page_size = page_size
         self._tile_queries = max_tile_queries(num_heads // num_kv_heads, dtype)
+        self._dtype = dtype
         self._device = device
 
     @staticmethod
@@ -57,7 +58,12 @@ class GpuAttentionBackend:
 
     def plan(self, metadata: AttentionMetadata) -> "GpuAttentionPlan":
         return GpuAttentionPlan(
-            self._pool, metadata, self._page_size, tile_queries=self._tile_queries, device=self._device
+            self._pool,
+            metadata,
+            self._page_size,
+            tile_queries=self._tile_queries,
+            dtype=self._dtype,
+            device=self._device,
         )
 
 
@@ -71,9 +77,11 @@ class GpuAttentionPlan:
         page_size: int,
         *,
         tile_queries: int,
+        dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self._pool = pool
+        self._dtype = dtype
         self._metadata = metadata
         self._page_size = page_size
         self._tile_queries = tile_queries
@@ -102,10 +110,12 @@ class GpuAttentionPlan:
             )
             attention = self._by_window[window] = _WindowAttention(self._metadata, layout, self._device)
         cache = self._pool.layer(spec.layer_id)
-        q, k, v = _unit_stride(q), _unit_stride(k), _unit_stride(v)
+        given = q.dtype
+        # A tile's rows depend on the dtype, and the layout on the tile.
+        q, k, v = _unit_stride(q.to(self._dtype)), _unit_stride(k), _unit_stride(v)
         write_kv(k, v, self._written, cache).run()
         op = AttentionOp(self._page_size, spec.scale, window, spec.softcap)
-        return attention.attend(q, cache, self._page_table, op)
+        return attention.attend(q, cache, self._page_table, op).to(given)
 
 
 class _WindowAttention:

@@ -2,6 +2,7 @@
 torch.
 """
 
+import importlib.util
 import threading
 import time
 from functools import partial
@@ -145,12 +146,35 @@ def _attention(config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool) ->
     if compiled and model.head_dim % HEAD_DIM_STEP == 0:
         assert library is not None
         return NativeAttentionBackend(library, pool, page_size=config.page_size)
+    if loaded.device.type == "cuda" and (backend := _gpu_attention(config, loaded, pool)) is not None:
+        return backend
     return TorchAttentionBackend(
         pool,
         num_heads=model.num_heads,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
         page_size=config.page_size,
+        device=loaded.device,
+    )
+
+
+def _gpu_attention(config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool) -> AttentionBackend | None:
+    """The Triton kernels; None where triton is not installed, or where they do not hold the model's heads."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    # Imported here: what needs no GPU does not load triton.
+    from ramet.runtime.attention.gpu_backend import GpuAttentionBackend
+
+    model = loaded.config
+    if not GpuAttentionBackend.supports(model.num_heads, model.num_kv_heads, model.head_dim, loaded.dtype):
+        return None
+    return GpuAttentionBackend(
+        pool,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        page_size=config.page_size,
+        dtype=loaded.dtype,
         device=loaded.device,
     )
 

@@ -138,7 +138,7 @@ def _has_code(path: Path) -> bool:
         ("import ramet.runtime.scheduler", ["torch", "transformers"]),
         ("import ramet.runtime.tokenizer", ["torch", "transformers"]),
         ("from ramet import EngineProcess", ["torch", "transformers"]),
-        ("from ramet import Engine", ["transformers"]),
+        ("from ramet import Engine", ["transformers", "triton"]),
         ("import ramet.runtime.cli", ["torch", "transformers"]),
     ],
 )

@@ -1,11 +1,14 @@
 """Which version of an op runs."""
 
+import importlib
+from types import ModuleType
+
 import pytest
 import torch
 from torch import Tensor
 
 from ramet import kernels
-from ramet.kernels import cpu, native, reference
+from ramet.kernels import cpu, dispatch, native, reference
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -57,3 +60,14 @@ def test_half_precision_takes_the_oracles_path(dtype: torch.dtype) -> None:
     assert torch.equal(actual[0], reference.apply_rope(q, k, angles.cos(), angles.sin())[0])
     normed, total = kernels.add_rms_norm(x, x, weight, 1e-5)
     assert total.dtype == normed.dtype == dtype
+
+
+def test_the_gpus_limit_is_the_kernels() -> None:
+    pytest.importorskip("triton")
+    assert dispatch._triton_module() is gpu_kernels()
+    assert gpu_kernels().MAX_HIDDEN == dispatch.GPU_MAX_HIDDEN
+    assert dispatch._gpu_kernels(random(2, 8)) is None
+
+
+def gpu_kernels() -> ModuleType:
+    return importlib.import_module("ramet.kernels.gpu")

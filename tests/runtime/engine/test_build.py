@@ -1,16 +1,22 @@
 """The composition, on a tiny random model in a Hugging Face folder."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from ramet.runtime.attention import TorchAttentionBackend
+from ramet.runtime.engine import build
 from ramet.runtime.engine.build import build_engine, num_parameters
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import EngineCore
+from ramet.runtime.forward import DeviceKVPool
 from ramet.runtime.models.config import ModelConfig, MoeConfig
+from ramet.runtime.models.loading import load_model
 from ramet.runtime.protocol import (
     Choice,
     Ebnf,
@@ -203,6 +209,30 @@ def text_of(core: EngineCore, params: SamplingParams) -> str:
     return text
 
 
+def test_a_gpu_gets_the_kernels_for_it(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    from ramet.runtime.attention.gpu_backend import GpuAttentionBackend
+
+    loaded = load_model(
+        str(folder), quantization="none", dtype="float32", device="cpu", cache_dir=tmp_path, progress=None
+    )
+    config = EngineConfig(model=str(folder))
+    pool = DeviceKVPool(
+        num_layers=LAYERS,
+        num_slots=16,
+        num_kv_heads=KV_HEADS,
+        head_dim=HIDDEN // HEADS,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    assert not isinstance(build._attention(config, loaded, pool), GpuAttentionBackend)
+    elsewhere = dataclasses.replace(loaded, device=torch.device("cuda"))
+    assert isinstance(build._attention(config, elsewhere, pool), GpuAttentionBackend)
+    wide = msgspec.structs.replace(loaded.config, head_dim=512)
+    too_wide = dataclasses.replace(elsewhere, config=wide)
+    assert isinstance(build._attention(config, too_wide, pool), TorchAttentionBackend)
+
+
 def test_parameters_are_counted_from_the_shapes() -> None:
     dense = ModelConfig(
         architecture="X",
@@ -219,7 +249,5 @@ def test_parameters_are_counted_from_the_shapes() -> None:
     moe = MoeConfig(
         num_experts=3, num_experts_per_token=1, intermediate_size=5, normalize_top_k=True, sparse_layers=(1,)
     )
-    import msgspec
-
     sparse = msgspec.structs.replace(dense, moe=moe, tie_embeddings=True)
     assert num_parameters(sparse) == 2 * 48 + 72 + 3 * (3 * 4 * 5 + 4) + 40
