@@ -90,7 +90,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def main(arguments: Sequence[str] | None = None) -> Record:
     options = parse(arguments)
     samples: list[Sample] = []
-    notes: list[str] = [f"a quick run: {options.cases} of each kind"] if options.quick else []
+    notes: list[str] = []
+    if options.requests is not None and (options.end_to_end or options.tools):
+        notes.append(f"a short run: the model got {options.requests} schemas, and requests of each kind")
     for name in options.sets:
         try:
             cases = read_cases(options.cases) if name == "maskbench" else read_suite(options.cases)
@@ -108,14 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> Record:
     num_walked = len(samples)
     if options.end_to_end:
         try:
-            more, found = end_to_end(options, read_cases(options.cases))
+            more, found = end_to_end(options, read_cases(options.requests))
         except SharedDataMissingError as error:
             more, found = [], [f"end to end left out: {error}"]
         samples, notes = samples + more, notes + found
     if options.tools:
         more, found = tools(options)
         samples, notes = samples + more, notes + found
-    names = ("model", "cases", "limit", "seeds", "reps", "max_tokens", "max_whitespace", "threads")
+    names = ("model", "cases", "requests", "limit", "seeds", "reps", "max_tokens", "max_whitespace", "threads")
     settings: dict[str, object] = {name: getattr(options, name) for name in names}
     record = new_record("structured", samples=samples, seed=0, settings=settings, notes=notes)
     console = table_console()
@@ -147,6 +149,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--outputs", default=";".join(OUTPUT_SYSTEMS), help="end to end: of those, after semicolons"
     )
+    parser.add_argument(
+        "--requests",
+        type=int,
+        help="schemas, and requests of each of BFCL's files, for the model (default: all)",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="answers to each schema (default: 3)")
     parser.add_argument("--reps", type=int, default=1, help="repetitions of the end to end part (default: 1)")
     parser.add_argument("--max-tokens", type=int, default=256, help="of one answer (default: 256)")
@@ -159,7 +166,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of the model (default: one a core)")
     parser.add_argument("--cases", type=int, help="schemas (default: all)")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a schema may take")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} schemas")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} schemas and requests")
     parser.add_argument("--verbose", action="store_true", help="name every schema that is not as expected")
     parser.add_argument("--out", type=Path, help="folder for structured.json; absent: print only")
     options = parser.parse_args(arguments)
@@ -173,8 +180,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     ):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
-    if options.cases is None and options.quick:
-        options.cases = QUICK_CASES
+    if options.quick:
+        options.cases = options.cases or QUICK_CASES
+        options.requests = options.requests or options.cases
     return options
 
 

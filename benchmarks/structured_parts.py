@@ -72,7 +72,7 @@ def tools(options: argparse.Namespace) -> tuple[list[Sample], list[str]]:
     notes: list[str] = []
     for file in structured_tools.FILES:
         try:
-            cases = structured_tools.read_tool_cases(file, options.cases)
+            cases = structured_tools.read_tool_cases(file, options.requests)
         except SharedDataMissingError as error:
             notes.append(f"{file} left out: {error}")
             continue
