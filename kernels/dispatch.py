@@ -35,7 +35,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         if library is not None and x.dim() == 2:
             return library.add_rms_norm(x, residual, weight, eps)
         return cpu.add_rms_norm(x, residual, weight, eps)
-    gpu = _gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN and x.dtype is residual.dtype else None
+    gpu = _gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN and _are_alike(x, residual) else None
     if gpu is None:
         return reference.add_rms_norm(x, residual, weight, eps)
     result: tuple[Tensor, Tensor] = gpu.add_rms_norm(x, residual, weight, eps)
@@ -68,6 +68,10 @@ def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
 
 def _is_cpu_fp32(x: Tensor) -> bool:
     return x.is_cpu and x.dtype is torch.float32
+
+
+def _are_alike(x: Tensor, residual: Tensor) -> bool:
+    return x.dtype is residual.dtype and x.shape == residual.shape and residual.stride(-1) == 1
 
 
 def _gpu_kernels(x: Tensor) -> ModuleType | None:

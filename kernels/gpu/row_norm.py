@@ -45,6 +45,8 @@ def norm_launch(
         )
     require_unit_stride("x", x)
     x = _as_blocks(x)
+    if residual is not None:
+        require_unit_stride("residual", residual)
     residual = x if residual is None else _as_blocks(residual)
     columns = next_power_of_two(hidden)
     return Launch(
