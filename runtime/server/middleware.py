@@ -7,10 +7,12 @@ import time
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ramet.runtime.server.errors import HttpError, error_response, internal_error
 from ramet.runtime.server.metrics import ServerMetrics
+from ramet.runtime.server.responding import CLIENT_GONE
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,9 @@ class RequestMiddleware:
         except HttpError as error:
             if status == 0:
                 await error_response(error)(scope, receive, send_with_id)
+        except ClientDisconnect:
+            # While its body was read: there is nobody to answer.
+            status = CLIENT_GONE
         except Exception:
             logger.exception("request %s failed", request_id)
             if status == 0:

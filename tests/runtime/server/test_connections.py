@@ -125,3 +125,17 @@ def test_those_who_wait_for_a_token_are_not_cut(impatient: Live) -> None:
     for thread in threads:
         thread.join(SECONDS)
     assert [text.endswith("data: [DONE]\n\n") for text in streamed] == [True] * 4
+
+
+def test_a_client_that_leaves_before_its_body_is_whole_is_no_fault(
+    impatient: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = time.monotonic() + SECONDS
+    with caplog.at_level("INFO", logger="ramet"):
+        with connected(impatient) as connection:
+            connection.sendall(request({"prompt": "say:a"}, sent=5))
+            time.sleep(SHORT / 8)
+        while "POST /v1/completions 499" not in caplog.text:
+            assert time.monotonic() < end
+            time.sleep(0.002)
+    assert "failed" not in caplog.text
