@@ -59,13 +59,17 @@ class Emitter:
 
     def emit(self, root: Node) -> Json | bool:
         """The schema of ``root``, with $defs; False: no value meets it."""
+        chain: list[tuple[str, Node]] = []
         while len(root.options) == 1 and isinstance(root.options[0], Ref):
             name = root.options[0].name
             if name not in self._productive:
                 return False
-            if self._is_recursive(name):
-                break
+            chain.append((name, root))
             root = self._algebra.definition(name)
+        if chain:
+            # What refers to itself stays a definition: the chain is followed up to the first such.
+            met = set(reachable(root, self._algebra))
+            root = next((node for name, node in chain if name in met), root)
         schema = self._schema(root)
         if isinstance(schema, bool):
             return schema
@@ -74,9 +78,6 @@ class Emitter:
             for name, key in list(self._numbers.items())[len(definitions) :]:
                 definitions[key] = self._schema(self._algebra.definition(name))
         return {**schema, "$defs": definitions} if definitions else schema
-
-    def _is_recursive(self, name: str) -> bool:
-        return name in reachable(self._algebra.definition(name), self._algebra)
 
     def _learn(self, node: Node) -> None:
         """Writing conditions out can make new definitions: which of them have a value has to be known."""

@@ -30,6 +30,8 @@ class SchemaLimits:
     """minItems and maxItems, which an engine writes out."""
     max_length: int = 1_000_000
     """minLength and maxLength."""
+    max_branches: int = 1_000
+    """Of one anyOf, oneOf or allOf."""
     max_definitions: int = 5_000
     max_steps: int = 40_000
     """Of the rewriting; bounds its time."""

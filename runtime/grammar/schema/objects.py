@@ -10,6 +10,9 @@ from ramet.runtime.grammar.schema.regex_parser import Regex
 from ramet.runtime.grammar.schema.regex_syntax import single_text
 from ramet.runtime.grammar.schema.shapes import ANY, NEVER, OBJECT, Node, Object, Option, Some
 
+_MAX_COMPARISONS = 200
+"""Of patterns with each other; one takes some milliseconds where they are large and overlap."""
+
 Classes = tuple[tuple[Regex, Node], ...]
 
 
@@ -134,7 +137,11 @@ def property_node(value: Object, name: str) -> Node:
 def partition(parts: Sequence[tuple[Regex, Node]], combine: Combine) -> Classes:
     """Overlapping ``parts`` as disjoint ones: a name in several must meet all of them. Raises TooLargeError."""
     result = Object(rest=ANY)
+    num_comparisons = 0
     for regex, node in parts:
+        num_comparisons += len(result.patterns)
+        if num_comparisons > _MAX_COMPARISONS:
+            raise TooLargeError
         classes = _intersect_classes(result, Object(patterns=((regex, node),)), combine)
         result = Object(patterns=classes)
     return result.patterns

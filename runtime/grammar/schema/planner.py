@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 
 from ramet.runtime.grammar.schema.algebra import TooComplexError
+from ramet.runtime.grammar.schema.automaton import TooLargeError
 from ramet.runtime.grammar.schema.document import Document, load
 from ramet.runtime.grammar.schema.emit import Emitter
 from ramet.runtime.grammar.schema.engines import Obstacles
@@ -76,7 +77,7 @@ def _rewrite(
             )
         emitter = Emitter(translator.algebra, root)
         written = emitter.emit(root)
-    except TooComplexError:
+    except (TooComplexError, TooLargeError):
         return True, (*translator.issues, _TOO_COMPLEX), translator.notes
     return written, (*translator.issues, *emitter.issues), translator.notes
 

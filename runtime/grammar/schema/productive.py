@@ -1,5 +1,7 @@
 """Which definitions have a finite value at all, and which refer to themselves without anything between."""
 
+from collections import deque
+
 from ramet.runtime.grammar.schema.algebra import Algebra
 from ramet.runtime.grammar.schema.arrays import item
 from ramet.runtime.grammar.schema.shapes import Array, Literal, Node, Object, Option, Ref
@@ -23,14 +25,18 @@ def reachable(root: Node, algebra: Algebra) -> list[str]:
 
 def productive(names: list[str], algebra: Algebra) -> frozenset[str]:
     """Those of ``names`` that some finite value meets: the least fixed point."""
+    dependents: dict[str, list[str]] = {}
+    for name in names:
+        for needed in _references(algebra.definition(name)):
+            dependents.setdefault(needed, []).append(name)
     found: set[str] = set()
-    grown = True
-    while grown:
-        grown = False
-        for name in names:
-            if name not in found and node_is_productive(algebra.definition(name), found):
-                found.add(name)
-                grown = True
+    # Looked at again only when something that it refers to has been found.
+    pending = deque(names)
+    while pending:
+        name = pending.popleft()
+        if name not in found and node_is_productive(algebra.definition(name), found):
+            found.add(name)
+            pending += dependents.get(name, ())
     return frozenset(found)
 
 
@@ -78,6 +84,18 @@ def baseless(names: list[str], algebra: Algebra) -> str | None:
             options = algebra.definition(name).options
             stack += [(option.name, False) for option in options if isinstance(option, Ref)]
     return None
+
+
+def _references(node: Node) -> set[str]:
+    """The definitions that a node names, at any depth."""
+    names: set[str] = set()
+    stack = [node]
+    while stack:
+        for option in stack.pop().options:
+            if isinstance(option, Ref):
+                names.add(option.name)
+            stack += _parts(option)
+    return names
 
 
 def _parts(option: Option) -> list[Node]:

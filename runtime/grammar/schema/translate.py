@@ -43,6 +43,7 @@ from ramet.runtime.grammar.schema.translate_scalars import (
     translate_number,
     translate_string,
 )
+from ramet.runtime.protocol import InvalidRequestError
 
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _OWN = frozenset({"type", *NUMBER_KEYWORDS, *STRING_KEYWORDS, *ARRAY_KEYWORDS, *OBJECT_KEYWORDS})
@@ -265,6 +266,13 @@ class Translator:
         return literal_of(value)
 
     def _each(self, value: object, pointer: str, keyword: str) -> list[Node]:
+        most = self.context.limits.max_branches
+        if isinstance(value, list) and len(value) > most:
+            raise InvalidRequestError(
+                f"#{step(pointer, keyword)} has {len(value)} branches; the limit is {most}: use fewer, or "
+                "an enum",
+                field="grammar",
+            )
         return [self.translate(item, at) for item, at in schemas(value, pointer, keyword)]
 
     def _one_of(self, given: Node, value: object, pointer: str) -> Node:
