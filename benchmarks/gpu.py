@@ -139,7 +139,7 @@ def _measure(dry_run: bool, seconds: float) -> GpuRecord:
         device="triton's interpreter" if dry_run else torch.cuda.get_device_name(),
         versions={
             "python": platform.python_version(),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "triton": triton.__version__,
         },
         copy_bytes_per_second=copy,
