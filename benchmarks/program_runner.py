@@ -4,14 +4,15 @@ have found."""
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from benchmarks.prefixes import PrefixRequest, infinite_hit_share
 from benchmarks.program_cases import ProgramCase
 from benchmarks.record import quantile
 from ramet import Program, ProgramState, SamplingParams, function
+from ramet.lang.backends.base import Backend
 from ramet.lang.backends.local import LocalBackend
 from ramet.runtime.engine import EngineFace, EngineInfo, EngineStats, Increment, Score
 from ramet.runtime.protocol import ProgramTag
@@ -19,6 +20,14 @@ from ramet.runtime.tokenizer import Tokenizer
 
 PARALLEL = 8
 """Programs in flight."""
+
+
+class Counted(Protocol):
+    """What counts tokens and has a cache to be emptied."""
+
+    def flush_cache(self) -> object: ...
+
+    def stats(self) -> EngineStats: ...
 
 
 @dataclass(slots=True)
@@ -146,6 +155,7 @@ class ProgramRun:
     """What became of a case once. ``texts``: what each program said, to be compared."""
 
     calls: list[RecordedCall]
+    """None of them where another process was asked."""
     texts: list[str]
     seconds: list[float]
     """Of each program."""
@@ -159,8 +169,8 @@ class ProgramRun:
         bound = infinite_hit_share(requests, page_size) if has_cache and requests else None
         share = num_cached / num_prompt if num_prompt else 0.0
         return {
-            "calls": float(len(self.calls)),
-            "requests": float(len(requests)),
+            "calls": float(len(self.calls)) if self.calls else None,
+            "requests": float(len(requests) or self.stats.finished_requests),
             "prompt_tokens": float(num_prompt),
             "computed_tokens": float(num_prompt - num_cached),
             "hit_share": share,
@@ -179,23 +189,27 @@ def run_programs(case: ProgramCase, engine: EngineFace, *, compiled: bool) -> Pr
 
     Raises what the program raises.
     """
-    engine.flush_cache()
     recording = RecordingEngine(engine)
-    before = engine.stats()
+    run = run_on_backend(case, LocalBackend(recording), engine, compiled=compiled)
+    return replace(run, calls=recording.calls)
+
+
+def run_on_backend(case: ProgramCase, backend: Backend, counted: Counted, *, compiled: bool) -> ProgramRun:
+    """As ``run_programs``, on whatever answers. ``counted``: the engine behind it. No call is recorded."""
+    counted.flush_cache()
+    before = counted.stats()
     started = time.perf_counter()
     program = timed(case) if compiled else timed(case).interpreted()
     states: list[ProgramState] = program.run_batch(
-        [{"arguments": dict(item)} for item in case.items],
-        backend=LocalBackend(recording),
-        num_threads=PARALLEL,
+        [{"arguments": dict(item)} for item in case.items], backend=backend, num_threads=PARALLEL
     )
     wall = time.perf_counter() - started
     return ProgramRun(
-        recording.calls,
+        [],
         [state.text() for state in states],
         [state.ret_value for state in states],
         wall,
-        difference(engine.stats(), before),
+        difference(counted.stats(), before),
     )
 
 
@@ -225,7 +239,7 @@ def timed(case: ProgramCase) -> Program:
 
 def difference(now: EngineStats, before: EngineStats) -> EngineStats:
     """Counters since ``before``."""
-    names = ("prompt_tokens", "cached_tokens", "output_tokens", "computed_tokens")
+    names = ("finished_requests", "prompt_tokens", "cached_tokens", "output_tokens", "computed_tokens")
     return EngineStats(**{name: getattr(now, name) - getattr(before, name) for name in names})
 
 

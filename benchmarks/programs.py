@@ -1,10 +1,12 @@
-"""Programs of many calls: compiled, interpreted, without the prefix cache, and as requests that know nothing of
-each other.
+"""Programs of many calls: compiled, interpreted, without the prefix cache, as requests that know nothing of
+each other, on a server, and as requests of OpenAI's API.
 
     python -m benchmarks.programs --out benchmarks/results
     python -m benchmarks.programs --quick --cases judge,react
 
-All on the real model in this process, one after another, each on an empty cache. "of bound" is the share of
+All on the real model, one after another, each on an empty cache; "endpoint" is compiled, on ``ramet serve`` in
+a process of its own, and "OpenAI requests" the same programs on the same server call by call, over its
+OpenAI-compatible API. "of bound" is the share of
 prompt tokens that came from the cache, by what a cache without limits would have found in the same requests in
 the order in which they were made (the engine may take them in a better one). "computed" are the prompt tokens
 that went through the model. A program's latency does not count its wait for a place.
@@ -20,10 +22,12 @@ from rich.console import Console
 
 from benchmarks.program_cases import ProgramCase, case_names, make_case
 from benchmarks.program_runner import PARALLEL, ProgramRun, replay_requests, run_programs
+from benchmarks.program_servers import ServedModel, run_on_endpoint, run_over_openai
 from benchmarks.record import Record, Sample, new_record, print_table, table_console, write
-from ramet import Engine
+from ramet import Engine, Runtime, UnsupportedError
 
 COMPILED, INTERPRETED, UNCACHED, PLAIN = "compiled", "interpreted", "cache off", "plain requests"
+ENDPOINT, OPENAI = "endpoint", "OpenAI requests"
 QUICK_SCALE = 0.34
 WARMING = "react"
 """A case with all kinds of calls, that is run first and not counted."""
@@ -56,9 +60,13 @@ class Benchmark:
         with (
             Engine(self.options.model, **settings) as engine,
             Engine(self.options.model, enable_prefix_cache=False, **settings) as uncached,
+            Runtime(self.options.model, **settings) as runtime,
         ):
+            served = ServedModel(runtime)
+            warming_case = make_case(WARMING, QUICK_SCALE, self.options.seed)
             for warming in (engine, uncached):
-                run_programs(make_case(WARMING, QUICK_SCALE, self.options.seed), warming, compiled=True)
+                run_programs(warming_case, warming, compiled=True)
+            run_on_endpoint(warming_case, served)
             for name in self.options.cases:
                 case = make_case(name, QUICK_SCALE if self.options.quick else 1.0, self.options.seed)
                 missing = case.grammars - set(engine.info.grammars)
@@ -67,6 +75,7 @@ class Benchmark:
                     continue
                 for repetition in range(self.options.reps):
                     self._run_case(case, engine, uncached, repetition)
+                    self._run_served(case, served, engine.stats().page_size, repetition)
 
     def _run_case(self, case: ProgramCase, engine: Engine, uncached: Engine, repetition: int) -> None:
         page_size = engine.stats().page_size
@@ -83,6 +92,16 @@ class Benchmark:
             found = run.metrics(page_size, has_cache=system != UNCACHED)
             alike = [text == other for text, other in zip(run.texts, compiled.texts, strict=True)]
             found["same_texts"] = None if system == PLAIN else sum(alike) / len(alike)
+            self.samples.append(Sample(case=case.title, system=system, repetition=repetition, metrics=found))
+
+    def _run_served(self, case: ProgramCase, served: ServedModel, page_size: int, repetition: int) -> None:
+        runs = {ENDPOINT: self._status(case, ENDPOINT, lambda: run_on_endpoint(case, served))}
+        try:
+            runs[OPENAI] = self._status(case, OPENAI, lambda: run_over_openai(case, served))
+        except UnsupportedError as error:
+            self.notes.append(f"{case.title} over OpenAI's API left out: {error.message}")
+        for system, run in runs.items():
+            found = run.metrics(page_size, has_cache=True)
             self.samples.append(Sample(case=case.title, system=system, repetition=repetition, metrics=found))
 
     def _status(self, case: ProgramCase, system: str, run: Callable[[], ProgramRun]) -> ProgramRun:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.programs import COMPILED, INTERPRETED, PLAIN, UNCACHED, main, parse
+from benchmarks.programs import COMPILED, ENDPOINT, INTERPRETED, OPENAI, PLAIN, UNCACHED, main, parse
 from benchmarks.record import read
 
 
@@ -23,11 +23,13 @@ def test_a_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     main(["--quick", "--cases", "few_shot_qa", "--kv-tokens", "4096", "--out", str(tmp_path)])
     record = read(tmp_path / "programs.json")
     rows = {row.system: row.metrics for row in record.medians}
-    assert list(rows) == [COMPILED, INTERPRETED, UNCACHED, PLAIN]
+    assert list(rows) == [COMPILED, INTERPRETED, UNCACHED, PLAIN, ENDPOINT, OPENAI]
     for system in (COMPILED, INTERPRETED, PLAIN):
         share = rows[system]["of_bound"]
         assert share is not None
         assert share >= 0.96
     assert rows[UNCACHED]["hit_share"] == 0
+    assert (rows[ENDPOINT]["hit_share"] or 0) > 0.5
+    assert (rows[OPENAI]["hit_share"] or 0) > 0.5
     assert rows[COMPILED]["same_texts"] == rows[INTERPRETED]["same_texts"] == rows[UNCACHED]["same_texts"] == 1
     assert "of what a cache without limits finds" in capsys.readouterr().out
