@@ -16,6 +16,9 @@ from ramet.runtime.env import environment
 from ramet.runtime.models.loading.embedded import EMBEDDED, locate
 from ramet.runtime.protocol import ModelLoadError
 
+# transformers takes minutes to read a large vocabulary where others share the machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
 NUM_TOKENS = 64
 PROMPTS = [
     "The capital of France is",
