@@ -54,3 +54,12 @@ def test_equal_schemas_share_their_text() -> None:
     assert first.text == plan({"type": "integer", "minimum": 1.0, "description": "y"}).text
     ab, ba = ({"type": "object", "properties": {name: {} for name in names}} for names in ("ab", "ba"))
     assert plan(ab).text != plan(ba).text
+
+
+def test_a_chain_of_references_is_followed_up_to_the_first_that_refers_to_itself() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/b"}}, "additionalProperties": False}
+    definitions = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/c"}, "c": node}
+    written = json.loads(plan({"$defs": definitions, "$ref": "#/$defs/a"}).text)
+    assert written["$ref"] in {f"#/$defs/{name}" for name in written["$defs"]}
+    straight = json.loads(plan({"$defs": {**definitions, "c": {"type": "null"}}, "$ref": "#/$defs/a"}).text)
+    assert straight == {"type": "null"}

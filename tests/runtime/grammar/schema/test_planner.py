@@ -288,6 +288,18 @@ HOSTILE: dict[str, Any] = {
     },
     "not": {"not": {"anyOf": [{"properties": {f"p{j}": {"minimum": i} for j in range(8)}} for i in range(20)]}},
     "patterns": {"patternProperties": {f"{name}.*{name}x": {"minimum": 1} for name in "abcdefgh"}},
+    "many patterns": {
+        "patternProperties": {f"^[a-{chr(98 + i % 24)}]*{i}.*$": {"type": "integer"} for i in range(60)}
+    },
+    "chain": {
+        "$defs": {**{f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(4_000)}, "d4000": {"type": "null"}},
+        "$ref": "#/$defs/d0",
+    },
+    "chain backwards": {
+        "$defs": {**{f"d{i + 1}": {"$ref": f"#/$defs/d{i}"} for i in range(4_000)}, "d0": {"type": "null"}},
+        "prefixItems": [{"$ref": f"#/$defs/d{i}"} for i in range(4_001)],
+    },
+    "branches": {"anyOf": [{"properties": {f"p{i}": {"const": i}}} for i in range(4_000)]},
     "unique": {"type": "array", "items": {"enum": list(range(300))}, "uniqueItems": True},
     "counted": {"properties": {f"p{i}": {} for i in range(300)}, "minProperties": 150, "type": "object"},
     "huge integer": '{"minimum": ' + "9" * 5_000 + "}",

@@ -22,4 +22,6 @@ def test_all() -> None:
     assert set(names) == set(DEFINITIONS)
     assert productive(names, algebra) == {"/list", "/pair", "/leaf", "/one", "/two"}
     assert baseless(names, algebra) in ("/one", "/two")
+    for order in (sorted(names), sorted(names, reverse=True)):
+        assert productive(order, algebra) == {"/list", "/pair", "/leaf", "/one", "/two"}
     assert baseless(["/endless", "/list", "/pair"], algebra) is None
