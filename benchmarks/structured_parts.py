@@ -1,12 +1,14 @@
 """The parts of the benchmark of constraints that generate with a model, as samples and notes of its record."""
 
 import argparse
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import structured_outputs, structured_tools
 from benchmarks.record import Sample
 from benchmarks.structured_outputs import CONSTRAINED, FREE, FREE_PLAIN, PLAIN, SYSTEMS, Answer, Report
+from benchmarks.structured_tools import ToolCase
 from benchmarks.workloads import SharedDataMissingError
 
 END_TO_END, TOOLS = "end to end", "tools"
@@ -70,19 +72,21 @@ def tools(options: argparse.Namespace) -> tuple[list[Sample], list[str]]:
     """A sample for each of BFCL's files and each tool_choice."""
     samples: list[Sample] = []
     notes: list[str] = []
+    found: dict[str, list[ToolCase]] = {}
     for file in structured_tools.FILES:
         try:
-            cases = structured_tools.read_tool_cases(file, options.requests)
+            found[file] = structured_tools.read_tool_cases(file, options.requests)
         except SharedDataMissingError as error:
             notes.append(f"{file} left out: {error}")
-            continue
-        for choice in structured_tools.CHOICES:
-            calls, wall = structured_tools.run_tools(
-                options.model, cases, choice, options.max_tokens, options.threads
-            )
-            metrics = structured_tools.tool_metrics(calls, wall)
-            samples.append(Sample(case=f"{TOOLS}, {file}", system=f"tool_choice {choice}", metrics=metrics))
-            notes += [f"{one.name}, {choice}: {problem}" for one in calls for problem in one.problems]
+    if not found:
+        return samples, notes
+    with contextlib.closing(structured_tools.ToolRunner(options.model, options.threads)) as runner:
+        for file, cases in found.items():
+            for choice in structured_tools.CHOICES:
+                calls, wall = runner.run(cases, choice, options.max_tokens)
+                metrics = structured_tools.tool_metrics(calls, wall)
+                samples.append(Sample(case=f"{TOOLS}, {file}", system=f"tool_choice {choice}", metrics=metrics))
+                notes += [f"{one.name}, {choice}: {problem}" for one in calls for problem in one.problems]
     return samples, notes
 
 

@@ -46,7 +46,8 @@ class ToolCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one request. ``problems``: of whole calls, and of an answer that had to be calls."""
+    """What became of one request. ``problems``: of whole calls, and of an answer that had to be calls; why a
+    request was refused is no problem of a call."""
 
     name: str
     end: str
@@ -89,24 +90,32 @@ def json_types(schema: Any) -> Any:
     return result
 
 
-def run_tools(
-    model: str, cases: Sequence[ToolCase], choice: str, max_tokens: int, threads: int | None
-) -> tuple[list[Calls], float]:
-    """The answers, sampled at temperature 1, and the seconds that they took."""
-    spec = load_model(model, quantization="int8", device="cpu").tokenizer_spec
-    with Engine(
-        model, threads=threads, progress=False, kv_tokens=KV_TOKENS, max_running_requests=NUM_RUNNING
-    ) as engine:
-        grammars = frozenset(engine.info.grammars)
-        talk = ChatModel.of(engine.tokenizer, spec, grammars, tool_format("auto", spec), "none")
+class ToolRunner:
+    """One engine, which it owns, and what the server knows of its model."""
+
+    def __init__(self, model: str, threads: int | None) -> None:
+        spec = load_model(model, quantization="int8", device="cpu").tokenizer_spec
+        self._engine = Engine(
+            model, threads=threads, progress=False, kv_tokens=KV_TOKENS, max_running_requests=NUM_RUNNING
+        )
+        self._talk = ChatModel.of(
+            self._engine.tokenizer,
+            spec,
+            frozenset(self._engine.info.grammars),
+            tool_format("auto", spec),
+            "none",
+        )
+
+    def run(self, cases: Sequence[ToolCase], choice: str, max_tokens: int) -> tuple[list[Calls], float]:
+        """The answers, sampled at temperature 1, and the seconds that they took."""
         prompts = [
-            talk.prompt(
+            self._talk.prompt(
                 ChatFields(messages=case.messages), tool_choice(case.tools, choice, parallel=None), None
             )
             for case in cases
         ]
         started = time.perf_counter()
-        outputs = engine.generate(
+        outputs = self._engine.generate(
             [prompt.token_ids for prompt in prompts],
             [
                 SamplingParams(
@@ -122,15 +131,18 @@ def run_tools(
             return_errors=True,
         )
         wall = time.perf_counter() - started
-    answers = zip(cases, prompts, outputs, strict=True)
-    return [_judged(case, prompt, output, choice == "required") for case, prompt, output in answers], wall
+        answers = zip(cases, prompts, outputs, strict=True)
+        return [_judged(case, prompt, output, choice == "required") for case, prompt, output in answers], wall
+
+    def close(self) -> None:
+        self._engine.close()
 
 
 def tool_metrics(found: Sequence[Calls], wall: float) -> dict[str, float | None]:
     ends = [one.end for one in found]
     calls = sum(one.num_calls for one in found)
     tokens = sum(one.num_tokens for one in found)
-    wrong = sum(len(one.problems) for one in found)
+    wrong = sum(len(one.problems) for one in found if one.end != "refused")
     return {
         "requests": float(len(found)),
         **{end: float(ends.count(end)) for end in ("finished", "length", "refused", "failed")},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.structured_tools import Calls, json_types, read_tool_cases, run_tools, tool_metrics
+from benchmarks.structured_tools import Calls, ToolRunner, json_types, read_tool_cases, tool_metrics
 
 ENTRY = {
     "id": "simple_0",
@@ -50,6 +50,7 @@ def test_metrics() -> None:
         [
             Calls(name="a", end="finished", num_calls=3, num_tokens=10, num_forwards=5, problems=["x"]),
             Calls(name="b", end="length"),
+            Calls(name="c", end="refused", problems=["nothing meets it"]),
         ],
         2.0,
     )
@@ -72,9 +73,11 @@ def test_a_forced_call_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         file.write(json.dumps(ENTRY) + "\n")
     cases = read_tool_cases("multiple", 5)
     assert [case.name for case in cases] == ["simple_0"]
-    (calls,), wall = run_tools("smollm2", cases, "required", 96, 1)
+    runner = ToolRunner("smollm2", 1)
+    (calls,), wall = runner.run(cases, "required", 96)
     assert wall > 0
     assert calls.problems == []
     assert calls.end == "length" or calls.num_calls >= 1
-    (free,), _ = run_tools("smollm2", cases, "auto", 8, 1)
+    (free,), _ = runner.run(cases, "auto", 8)
+    runner.close()
     assert free.problems == []
