@@ -295,6 +295,7 @@ class Program:
         if items:
             # Once, so that all have the same.
             backend = backend_or_default(backend)
+        _check_items(items)
         invocations = []
         for index, item in enumerate(items):
             args, kwargs = ((), item) if isinstance(item, Mapping) else (item, {})
@@ -373,6 +374,21 @@ def _signature_without_state(function: Function, name: str) -> inspect.Signature
                 f"program {name} has a parameter {parameter.name!r}, which run() has itself; rename it"
             )
     return signature.replace(parameters=rest)
+
+
+def _check_items(items: object) -> None:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+        raise InvalidRequestError(
+            f"batch_kwargs is a {type(items).__name__}; it must be a list with a dict or a tuple of arguments "
+            "for each run",
+            field="batch_kwargs",
+        )
+    for index, item in enumerate(items):
+        if isinstance(item, str | bytes) or not isinstance(item, Mapping | Sequence):
+            raise InvalidRequestError(
+                f"batch_kwargs[{index}] is {item!r}; it must be a dict or a tuple of the run's arguments",
+                field="batch_kwargs",
+            )
 
 
 def _take_cache_salt(options: dict[str, Any]) -> str:

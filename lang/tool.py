@@ -101,11 +101,12 @@ def tools_by_name(functions: Sequence[Callable[..., Any] | Tool]) -> dict[str, T
 def result_text(result: object) -> str:
     """What a model is told that a tool gave: a text as it is, all else as JSON where it has one."""
     if isinstance(result, str):
-        return result
+        # Of half a surrogate pair, which is no character, a question mark.
+        return result.encode(errors="replace").decode()
     try:
         return msgspec.json.encode(result).decode()
-    except (TypeError, ValueError):
-        return str(result)
+    except (TypeError, ValueError, RecursionError):
+        return str(result).encode(errors="replace").decode()
 
 
 def error_text(error: Exception) -> str:

@@ -24,11 +24,8 @@ class Outcome:
 
     call: ToolCall
     result: object
-
-    @property
-    def told(self) -> str:
-        """What the model is told."""
-        return error_text(self.result) if isinstance(self.result, Exception) else result_text(self.result)
+    told: str
+    """What the model is told."""
 
     def meta(self) -> Meta:
         failed = isinstance(self.result, Exception)
@@ -126,13 +123,15 @@ async def _run(use: ToolUse, call: ToolCall) -> Outcome:
             names = ", ".join(tool.name for tool in use.tools)
             raise ValueError(f"there is no tool {call.name!r}; there are {names}")
         arguments = json.loads(call.arguments)
-        return Outcome(call, await _result(use, tool, arguments))
+        result = await _result(use, tool, arguments)
+        told = error_text(result) if isinstance(result, Exception) else result_text(result)
+        return Outcome(call, result, told)
     except Exception as error:
         # The boundary to the user's function: what it raises is told to the model, or is the call's failure.
         if use.on_error == "raise":
             message = f"tool {call.name} failed: {type(error).__name__}: {error}"
             raise ToolError(message, variable=call.name) from error
-        return Outcome(call, error)
+        return Outcome(call, error, error_text(error))
 
 
 async def _result(use: ToolUse, tool: Tool, arguments: object) -> object:
@@ -149,7 +148,14 @@ async def _result(use: ToolUse, tool: Tool, arguments: object) -> object:
 
 
 async def _awaited(result: Awaitable[object]) -> object:
-    return await result
+    try:
+        return await result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Nobody has cancelled the call: something within the tool was.
+        raise _as_exception(error) from None
 
 
 async def _in_thread(call: Callable[[], object]) -> object:

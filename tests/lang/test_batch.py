@@ -149,3 +149,18 @@ def test_batches_inside_programs() -> None:
 
     states = outer.run_batch([{"i": i} for i in range(6)], backend=ScriptedBackend(), num_threads=2)
     assert states[4].ret_value == ["40:", "41:", "42:"]
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ({"word": "a"}, "batch_kwargs is a dict; it must be a list"),
+        ("ab", "batch_kwargs is a str"),
+        (iter([("a",)]), "batch_kwargs is a list_iterator"),
+        ([("a",), "b"], r"batch_kwargs\[1\] is 'b'; it must be a dict or a tuple"),
+        ([1], r"batch_kwargs\[0\] is 1"),
+    ],
+)
+def test_items_that_are_none(items: object, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        define.run_batch(items, backend=ScriptedBackend())  # type: ignore[arg-type]

@@ -88,6 +88,38 @@ def test_calls_are_run_and_their_results_fed_back() -> None:
     assert len(meta["rounds"]) == 2
 
 
+def test_whatever_a_tool_gives_the_model_is_told_something() -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise OSError("no words")
+
+    def cyclic() -> list[Any]:
+        found: list[Any] = []
+        found.append(found)
+        return found
+
+    def half() -> str:
+        return "half \ud800"
+
+    def mute() -> object:
+        return Mute()
+
+    async def cancels() -> None:
+        raise asyncio.CancelledError
+
+    tools = [cyclic, half, mute, cancels]
+    script: list[Script] = [calls(*[(tool.__name__, {}) for tool in tools]), "Well."]
+    state = agent.run(tools, backend=ScriptedBackend(script))
+    told = [content for role, content in contents(state) if role == "tool"]
+    assert told == [
+        "[[...]]",
+        "half ?",
+        '{"error":"OSError: no words"}',
+        '{"error":"RuntimeError: CancelledError: "}',
+    ]
+    assert state["answer"] == "Well."
+
+
 def test_a_failing_tool_is_reported_or_raised() -> None:
     script: list[Script] = [calls(("divide", {"a": 1, "b": 0}), ("divide", {"a": "one"})), "Nothing."]
     state = agent.run([divide], backend=ScriptedBackend(script))
