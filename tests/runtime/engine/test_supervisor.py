@@ -156,15 +156,16 @@ def test_closing_ends_everything(engine: EngineProcess) -> None:
         engine.generate("x")
 
 
-def test_one_that_hangs_is_started_again() -> None:
+def test_one_that_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramet.runtime.engine.child.TERMINATE_SECONDS", 0.5)
     with EngineProcess(
-        "fake", builder="tests.runtime.engine.builders:slow", supervised=True, hang_timeout=1.0
+        "fake", builder="tests.runtime.engine.builders:slow", supervised=True, hang_timeout=4.0
     ) as engine:
-        stream = engine.stream("x", max_tokens=60)
+        stream = engine.stream("x", max_tokens=600)
         text = next(stream).text
         first = engine.pid
         os.kill(first, signal.SIGSTOP)
         text += "".join(increment.text for increment in stream)
-        assert text == expected(60)
+        assert text == expected(600)
         assert engine.pid != first
         engine.check_integrity()

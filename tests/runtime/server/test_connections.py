@@ -14,7 +14,7 @@ import pytest
 from ramet.runtime.server import ServerConfig
 from tests.runtime.server.speaking_server import PLAIN_TEMPLATE, SECONDS, Live, live_engine, open_engine, spec
 
-SHORT = 0.4
+SHORT = 1.5
 BUFFER = 4096
 
 
