@@ -48,6 +48,7 @@ def serve(
     drain_timeout: given.DrainTimeout = None,
     max_body_bytes: given.MaxBodyBytes = None,
     max_json_depth: given.MaxJsonDepth = None,
+    response_store: given.ResponseStore = None,
     tool_format: given.ToolFormat = None,
     reasoning_format: given.ReasoningFormat = None,
     config: given.Config = None,

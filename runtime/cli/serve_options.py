@@ -148,6 +148,10 @@ MaxBodyBytes = Annotated[
 MaxJsonDepth = Annotated[
     int | None, typer.Option(help="Deepest nesting of a request [64].", rich_help_panel=LIMITS)
 ]
+ResponseStore = Annotated[
+    Path | None,
+    typer.Option(help="A SQLite file for responses with store: true; none: not kept.", rich_help_panel=NETWORK),
+]
 ToolFormat = Annotated[
     str | None,
     typer.Option(

@@ -29,6 +29,7 @@ from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.middleware import RequestMiddleware
 from ramet.runtime.server.openapi import Records, described_body, with_records
 from ramet.runtime.server.prompt_size import PromptSize
+from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.state import ServerState
 from ramet.runtime.server.tenants import ApiKeys, TenantMiddleware
 from ramet.runtime.server.tools.formats import tool_format
@@ -55,6 +56,8 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
 _GET: tuple[tuple[str, Endpoint], ...] = (
     (wire.HEALTH_ROUTE, operations.health),
     ("/ready", operations.ready),
+    ("/v1/responses/{response_id}", responses_route.stored_response),
+    ("/v1/responses/{response_id}/input_items", responses_route.stored_input),
     ("/v1/models", operations.models),
     ("/v1/models/{model:path}", operations.model),
     (wire.MODEL_INFO_ROUTE, operations.model_info),
@@ -92,6 +95,7 @@ def create_app(
             tool_format(config.tool_format, tokenizer_spec),
             config.reasoning_format,
         ),
+        response_store=ResponseStore(config.response_store) if config.response_store else None,
         prompt_size=PromptSize(engine.tokenizer, engine.info.context_length),
         model_names=names,
         started=int(time.time()),
@@ -102,6 +106,7 @@ def create_app(
         # HEAD is what load balancers ask.
         app.add_api_route(path, endpoint, methods=["GET"])
         app.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+    app.add_api_route("/v1/responses/{response_id}", responses_route.delete_response, methods=["DELETE"])
     with_records(app, [records for _, _, records in _POST])
     app.add_exception_handler(HttpError, _http_error)
     app.add_exception_handler(HTTPException, _no_route)
@@ -111,7 +116,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(config.cors_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
             expose_headers=["x-request-id"],
         )
@@ -122,7 +127,10 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
-    app.state.server.gateway.start_draining()
+    state: ServerState = app.state.server
+    state.gateway.start_draining()
+    if state.response_store is not None:
+        state.response_store.close()
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:

@@ -39,6 +39,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Seconds that a client may leave what it was sent unread; then it is taken to be gone."""
     keep_alive_timeout: int = 75
     """Seconds that an idle connection stays open."""
+    response_store: str = ""
+    """A SQLite file for the responses that clients ask to keep. Empty: none are kept."""
     reasoning_format: str = "auto"
     """How the model marks its reasoning: a name of ``protocol.reasoning.FORMATS``, none, or auto (from the
     chat template)."""

@@ -1,4 +1,4 @@
-"""The body of /v1/responses, and the conversation that it means. Nothing is stored: it brings its history."""
+"""The body of /v1/responses, and the conversation that it means."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -21,16 +21,23 @@ REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "include": (([],), "there is nothing to include"),
     "max_tool_calls": ((), "tools run at the client's"),
     "moderation": ((), "there is none here"),
-    "previous_response_id": ((), "nothing is stored here; send the history as input"),
+    "previous_response_id": (
+        (),
+        "nothing is stored here; send the history as input, or start the server with --response-store",
+    ),
     "prompt": ((), "nothing is stored here; send the prompt as input"),
     "prompt_cache_options": ((), "every prefix is cached"),
     "prompt_cache_retention": (("in_memory",), "every prefix is cached"),
     "service_tier": (("auto", "default"), "use priority"),
-    "store": ((False,), "nothing is stored here; send store: false"),
+    "store": ((False,), "nothing is stored here; send store: false, or start the server with --response-store"),
     "top_logprobs": ((0,), "use /v1/chat/completions"),
     "truncation": (("disabled",), "shorten the input"),
 }
 """Parameters that are not honoured: the values that ask for nothing, and what to do instead."""
+
+
+STORED = frozenset(("store", "previous_response_id"))
+"""Honoured where responses are stored."""
 
 
 class ResponsesFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,15 +57,31 @@ class ResponsesFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """``format``: text, json_object or json_schema."""
     reasoning: dict[str, Any] | None = None
     """``effort``, where the model's chat template reads it."""
+    store: bool | None = None
+    """Keep the response; null: don't."""
+    previous_response_id: str | None = None
+    """A stored response that this one follows: its conversation comes before the input; its instructions don't.
+    """
 
 
-def without_refused(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body less what is ignored. Raises HttpError (400) for a parameter that would not be honoured."""
-    for name, (harmless, remedy) in REFUSED.items():
+def without_refused(body: Mapping[str, Any], *, stores: bool) -> dict[str, Any]:
+    """The body less what is ignored. Raises HttpError (400) for a parameter that would not be honoured.
+
+    ``stores``: the server keeps responses.
+    """
+    refused = {name: one for name, one in REFUSED.items() if not (stores and name in STORED)}
+    for name, (harmless, remedy) in refused.items():
         value = body.get(name)
         if value is not None and value not in harmless:
             raise bad_request(f"{name} is not supported: {remedy}", param=name, code="unsupported_parameter")
-    return {name: value for name, value in body.items() if name not in REFUSED and name not in IGNORED}
+    return {name: value for name, value in body.items() if name not in refused and name not in IGNORED}
+
+
+def input_items(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An input as items."""
+    if isinstance(given, list):
+        return given
+    return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
 
 
 def conversation(fields: ResponsesFields) -> ChatFields:

@@ -1,29 +1,34 @@
-"""POST /v1/responses: OpenAI's newer form of a conversation, without storage."""
+"""/v1/responses: OpenAI's newer form of a conversation; kept where the server has a store for them."""
 
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ramet.runtime.engine import Increment
 from ramet.runtime.protocol import RametError
 from ramet.runtime.server.body import convert, split
 from ramet.runtime.server.chat_writer import AnswerHead, ChatWriter
-from ramet.runtime.server.errors import HttpError, openai_error
+from ramet.runtime.server.errors import HttpError, bad_request, openai_error
 from ramet.runtime.server.gateway import Answers, Job
 from ramet.runtime.server.responding import Framing, answer
+from ramet.runtime.server.response_store import ResponseStore, StoredResponse
 from ramet.runtime.server.responses_fields import (
     ResponsesFields,
     chosen_tools,
     constraint,
     conversation,
+    input_items,
     without_refused,
 )
 from ramet.runtime.server.responses_writer import Event, ResponsesWriter
 from ramet.runtime.server.shared_fields import RoutingFields, SamplingFields, grammar_spec, sampling_params
-from ramet.runtime.server.state import state_of, tenant_of
+from ramet.runtime.server.state import json_response, state_of, tenant_of
 
 RECORDS = (ResponsesFields, RoutingFields)
 """What a body's fields are spread over."""
@@ -60,10 +65,14 @@ class _Typed(msgspec.Struct):
 async def responses(request: Request) -> Response:
     """POST /v1/responses"""
     state = state_of(request)
-    own_part, routing_part = split(without_refused(await state.read(request)), *RECORDS)
+    store = state.response_store
+    body = without_refused(await state.read(request), stores=store is not None)
+    own_part, routing_part = split(body, *RECORDS)
     fields = convert(own_part, ResponsesFields)
     routing = convert(routing_part, RoutingFields)
     state.check_model(fields.model)
+    if fields.previous_response_id is not None:
+        fields = await _following(request, fields, fields.previous_response_id)
     try:
         if isinstance(fields.input, list):
             state.prompt_size.check_turns(fields.input, "input")
@@ -86,9 +95,12 @@ async def responses(request: Request) -> Response:
         model=fields.model or state.model,
     )
 
-    def writer(answers: Answers) -> ResponsesWriter:
+    def writer(answers: Answers) -> ResponsesWriter | StoringWriter:
         chat_writer = ChatWriter(answers, head, prompt, state.engine.tokenizer, include_usage=False)
-        return ResponsesWriter(chat_writer, head, _echoed(fields))
+        response_writer = ResponsesWriter(chat_writer, head, _echoed(fields))
+        if store is None or not fields.store:
+            return response_writer
+        return StoringWriter(response_writer, store, tenant_of(request).name, input_items(fields.input))
 
     return await answer(
         request,
@@ -99,6 +111,81 @@ async def responses(request: Request) -> Response:
         translate=lambda error: openai_error(error, RENAMED),
         framing=ResponsesFraming(),
     )
+
+
+class StoringWriter:
+    """As the ResponsesWriter inside; the response is stored before its last event is sent."""
+
+    def __init__(
+        self, inner: ResponsesWriter, store: ResponseStore, tenant: str, items: list[dict[str, Any]]
+    ) -> None:
+        """``items``: of the input, what came before it included."""
+        self._inner = inner
+        self._store = store
+        self._tenant = tenant
+        self._items = items
+
+    def push(self, increment: Increment) -> list[Event]:
+        return self._inner.push(increment)
+
+    def end(self) -> list[Event]:
+        """Raises RequestFailedError where the response cannot be stored."""
+        events = self._inner.end()
+        response = events[-1]["response"]
+        whole = StoredResponse(response, [*self._items, *response["output"]], len(self._items))
+        self._store.save(self._tenant, whole)
+        return events
+
+    def encode(self, chunk: Event) -> bytes:
+        return self._inner.encode(chunk)
+
+    def fold(self, chunks: Sequence[Event]) -> Event:
+        return self._inner.fold(chunks)
+
+
+async def stored_response(request: Request) -> Response:
+    """GET /v1/responses/{response_id}"""
+    return json_response((await _stored(request, request.path_params["response_id"])).response)
+
+
+async def stored_input(request: Request) -> Response:
+    """GET /v1/responses/{response_id}/input_items: oldest first."""
+    items = (await _stored(request, request.path_params["response_id"])).input_items
+    return json_response({"object": "list", "data": items, "has_more": False})
+
+
+async def delete_response(request: Request) -> Response:
+    """DELETE /v1/responses/{response_id}"""
+    store, response_id = state_of(request).response_store, request.path_params["response_id"]
+    if store is None or not await asyncio.to_thread(store.delete, tenant_of(request).name, response_id):
+        raise _not_stored(response_id, 404)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+async def _stored(request: Request, response_id: str, status: int = 404) -> StoredResponse:
+    """Raises HttpError where there is no such response of the tenant's."""
+    store = state_of(request).response_store
+    found = None
+    if store is not None:
+        found = await asyncio.to_thread(store.load, tenant_of(request).name, response_id)
+    if found is None:
+        raise _not_stored(response_id, status)
+    return found
+
+
+def _not_stored(response_id: str, status: int) -> HttpError:
+    return bad_request(
+        f"there is no stored response {response_id[:200]!r}; those that asked for store: true are",
+        param="previous_response_id" if status == 400 else None,
+        code="previous_response_not_found" if status == 400 else "not_found",
+        status=status,
+    )
+
+
+async def _following(request: Request, fields: ResponsesFields, previous: str) -> ResponsesFields:
+    """The same with the conversation that it follows before its input."""
+    before = (await _stored(request, previous, 400)).items
+    return msgspec.structs.replace(fields, input=[*before, *input_items(fields.input)])
 
 
 def _echoed(fields: ResponsesFields) -> Event:
@@ -113,4 +200,6 @@ def _echoed(fields: ResponsesFields) -> Event:
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
         "text": fields.text or {"format": {"type": "text"}},
         "reasoning": fields.reasoning or {"effort": None, "summary": None},
+        "previous_response_id": fields.previous_response_id,
+        "store": bool(fields.store),
     }

@@ -155,8 +155,6 @@ class ResponsesWriter:
             "model": self._head.model,
             "output": list(self._items) if is_over else [],
             "usage": _usage(self._chat.usage()) if is_over else None,
-            "previous_response_id": None,
-            "store": False,
             "truncation": "disabled",
             "metadata": {},
             **self._echoed,

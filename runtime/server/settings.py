@@ -65,6 +65,8 @@ def serve_settings(
     for name in ("served_model_names", "cors_origins"):
         if name in server:
             server[name] = tuple(_as_list(server[name], name))
+    if "response_store" in server:
+        server["response_store"] = str(server["response_store"])
     server["api_keys"] = tuple(dict.fromkeys(keys))
     return ServeSettings(
         EngineConfig.of(settings.get("model", "smollm2"), engine),

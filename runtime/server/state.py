@@ -15,6 +15,7 @@ from ramet.runtime.server.errors import model_not_found
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.prompt_size import PromptSize
+from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.tenants import Tenant
 from ramet.runtime.tokenizer import TokenizerSpec
 
@@ -28,6 +29,8 @@ class ServerState:
     tokenizer_spec: TokenizerSpec
     chat_model: ChatModel
     prompt_size: PromptSize
+    response_store: ResponseStore | None
+    """None: responses are not kept."""
     model_names: tuple[str, ...]
     """What the model may be called; the first is what answers say."""
     started: int
