@@ -45,9 +45,10 @@ class OpenAI:
     Args:
         model: as the server calls it.
         base_url: up to the version, as ``http://127.0.0.1:8000/v1``; without one OPENAI_BASE_URL, else
-        OpenAI's. api_key: without one OPENAI_API_KEY. flavour: openai, vllm, sglang or ramet: what the server
-        understands. Without one, what OpenAI's reference
-            has.
+            OpenAI's.
+        api_key: without one OPENAI_API_KEY.
+        flavour: openai, vllm, sglang or ramet: what the server understands. Without one, what OpenAI's
+            reference has.
         is_chat_model: True: prompts are messages. False: prompts are text. Without it, a prompt with roles is
             messages and one without is text; on OpenAI's own server the model decides.
         extra_body: fields that are put into each request as they are; None takes one out.
