@@ -259,6 +259,19 @@ def _elementwise_cases(
         3 * gate_up.numel() // 2 * size,
         {"torch": lambda: reference.gated_activation(gate_up, "silu")},
     )
+    int8, scale = reference.quantize_rows_int8(torch.randn((model.hidden, model.hidden), device=device))
+    floats = torch.randn((model.hidden, model.hidden), dtype=dtype, device=device)
+    yield Case(
+        f"int8 linear, {name}",
+        lambda: gpu.linear_int8(x, int8, scale),
+        # Relative: results of many channels are far from 1.
+        lambda: (
+            _difference(gpu.linear_int8(x, int8, scale), reference.linear_int8(x, int8, scale))
+            / max(1.0, float(reference.linear_int8(x, int8, scale).abs().max()))
+        ),
+        int8.numel() + 2 * x.numel() * size,
+        {"torch, not quantised": lambda: functional.linear(x, floats)},
+    )
     heads = model.num_heads, model.num_kv_heads, model.num_kv_heads
     joint = torch.randn((num_rows, sum(heads), model.head_dim), dtype=dtype, device=device)
     q, k, v = joint.split_with_sizes(heads, 1)

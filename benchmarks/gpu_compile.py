@@ -25,6 +25,7 @@ from ramet.kernels.gpu.attention import (
     tree_attention,
 )
 from ramet.kernels.gpu.launch import Launch
+from ramet.kernels.gpu.linear_int8 import digits_launch, product_launch
 from ramet.kernels.gpu.rope import rope_launch, write_kv
 from ramet.kernels.gpu.row_norm import norm_launch
 
@@ -101,6 +102,10 @@ def _elementwise(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
             _meta(NUM_TOKENS, INTERMEDIATE, dtype=dtype),
         ),
     )
+    digits, scale = _meta(2, NUM_TOKENS, HIDDEN, dtype=torch.int8), _meta(NUM_TOKENS, dtype=torch.float32)
+    int8_weight = _meta(HIDDEN, HIDDEN, dtype=torch.int8), weight
+    yield "int8 digits", digits_launch(x, digits, scale)
+    yield "int8 linear", product_launch((digits, scale), int8_weight, None, x)
     q, k = _meta(NUM_TOKENS, NUM_HEADS, 128, dtype=dtype), _meta(NUM_TOKENS, NUM_KV_HEADS, 128, dtype=dtype)
     angles = _meta(NUM_TOKENS, 64, dtype=torch.float32)
     cache = _meta(4096, NUM_KV_HEADS, 128, dtype=dtype)

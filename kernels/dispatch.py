@@ -24,7 +24,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if _is_cpu_fp32(x) and weight.dtype is torch.float32:
         library = native.library()
         return cpu.rms_norm(x, weight, eps) if library is None else library.rms_norm(x, weight, eps)
-    gpu = _gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN else None
+    gpu = gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN else None
     return reference.rms_norm(x, weight, eps) if gpu is None else gpu.rms_norm(x, weight, eps)
 
 
@@ -35,7 +35,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         if library is not None and x.dim() == 2:
             return library.add_rms_norm(x, residual, weight, eps)
         return cpu.add_rms_norm(x, residual, weight, eps)
-    gpu = _gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN and _are_alike(x, residual) else None
+    gpu = gpu_kernels(x) if weight.numel() <= GPU_MAX_HIDDEN and _are_alike(x, residual) else None
     if gpu is None:
         return reference.add_rms_norm(x, residual, weight, eps)
     result: tuple[Tensor, Tensor] = gpu.add_rms_norm(x, residual, weight, eps)
@@ -51,7 +51,7 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
     if _is_cpu_fp32(q) and k.dtype is torch.float32 and 2 * cos.shape[-1] == q.shape[-1]:
         library = native.library()
         return cpu.apply_rope(q, k, cos, sin) if library is None else library.apply_rope(q, k, cos, sin)
-    gpu = _gpu_kernels(q) if k.stride(-1) == 1 else None
+    gpu = gpu_kernels(q) if k.stride(-1) == 1 else None
     return reference.apply_rope(q, k, cos, sin) if gpu is None else gpu.apply_rope(q, k, cos, sin)
 
 
@@ -62,8 +62,13 @@ def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
         if library is not None and gate_up.dim() == 2 and kind in ("silu", "gelu_tanh"):
             return library.gated_activation(gate_up, tanh_gelu=kind == "gelu_tanh")
         return cpu.gated_activation(gate_up, kind)
-    gpu = _gpu_kernels(gate_up)
+    gpu = gpu_kernels(gate_up)
     return reference.gated_activation(gate_up, kind) if gpu is None else gpu.gated_activation(gate_up, kind)
+
+
+def gpu_kernels(x: Tensor) -> ModuleType | None:
+    """Triton's versions, for a tensor that they take."""
+    return _triton_module() if x.is_cuda and x.dtype in _GPU_DTYPES and x.stride(-1) == 1 else None
 
 
 def _is_cpu_fp32(x: Tensor) -> bool:
@@ -72,11 +77,6 @@ def _is_cpu_fp32(x: Tensor) -> bool:
 
 def _are_alike(x: Tensor, residual: Tensor) -> bool:
     return x.dtype is residual.dtype and x.shape == residual.shape and residual.stride(-1) == 1
-
-
-def _gpu_kernels(x: Tensor) -> ModuleType | None:
-    """Triton's versions, for a tensor that they take."""
-    return _triton_module() if x.is_cuda and x.dtype in _GPU_DTYPES and x.stride(-1) == 1 else None
 
 
 @functools.cache

@@ -1,10 +1,11 @@
 """Linear layers with int8 weights: one weight scale an output channel, one activation scale a token.
 
-Three ways to the same integers. The compiled kernel (``native``; x86 with AVX-512 VNNI and a C compiler) does
+Four ways to the same integers. The compiled kernel (``native``; x86 with AVX-512 VNNI and a C compiler) does
 everything in one call. Without it FBGEMM's packed weights (x86 with VNNI) multiply and scale by channel, and
 torch does the rest: the same bits, in three times the time for one token and twice for 32, most of it spent
-between the calls. Elsewhere torch._int_mm multiplies, and where that is inexact or has no version for a shape,
-fp32 matmuls over spans of k short enough that every sum is a whole number below 2^24.
+between the calls. On a GPU Triton's kernels (``gpu``) quantise in one call and multiply in another. Elsewhere
+torch._int_mm multiplies, and where that is inexact or has no version for a shape, fp32 matmuls over spans of k
+short enough that every sum is a whole number below 2^24.
 """
 
 import functools
@@ -16,8 +17,11 @@ import torch
 from torch import Tensor
 
 from ramet.kernels import native
+from ramet.kernels.dispatch import gpu_kernels
 from ramet.kernels.native.library import MAX_DEPTH, NativeInt8Weight
 
+GPU_MAX_DEPTH = 65536
+"""The longest row that the GPU's kernel takes, ``gpu.linear_int8.MAX_DEPTH``."""
 _LEVELS = 127
 _LOW_LEVELS = 254
 """Half a level of the high digit is 127 of the low one."""
@@ -74,6 +78,11 @@ def linear_int8(
     if isinstance(weight, NativeInt8Weight):
         native_bias = None if bias is None else bias.float()
         return weight.library.linear_int8(x.float(), weight, native_bias).to(x.dtype)
+    if isinstance(weight, Tensor) and weight.is_contiguous() and weight.shape[1] <= GPU_MAX_DEPTH:
+        gpu = gpu_kernels(x)
+        if gpu is not None:
+            product: Tensor = gpu.linear_int8(x, weight, weight_scale, bias)
+            return product
     num_tokens, depth = x.shape
     x32 = x.float()
     scale = x32.abs().amax(-1, keepdim=True).div_(_LEVELS)

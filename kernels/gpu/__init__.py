@@ -1,7 +1,16 @@
 """Triton kernels for GPUs. Importing this package imports triton, which an engine on a CPU does not."""
 
 from ramet.kernels.gpu.activation import gated_activation
+from ramet.kernels.gpu.linear_int8 import linear_int8
 from ramet.kernels.gpu.rope import apply_rope, rope_write_kv
 from ramet.kernels.gpu.row_norm import MAX_HIDDEN, add_rms_norm, rms_norm
 
-__all__ = ["MAX_HIDDEN", "add_rms_norm", "apply_rope", "gated_activation", "rms_norm", "rope_write_kv"]
+__all__ = [
+    "MAX_HIDDEN",
+    "add_rms_norm",
+    "apply_rope",
+    "gated_activation",
+    "linear_int8",
+    "rms_norm",
+    "rope_write_kv",
+]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ramet import kernels
 from ramet.kernels import cpu, dispatch, native, reference
+from ramet.kernels.int8 import GPU_MAX_DEPTH
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -65,8 +66,9 @@ def test_half_precision_takes_the_oracles_path(dtype: torch.dtype) -> None:
 def test_the_gpus_limit_is_the_kernels() -> None:
     pytest.importorskip("triton")
     assert dispatch._triton_module() is gpu_kernels()
+    assert importlib.import_module("ramet.kernels.gpu.linear_int8").MAX_DEPTH == GPU_MAX_DEPTH
     assert gpu_kernels().MAX_HIDDEN == dispatch.GPU_MAX_HIDDEN
-    assert dispatch._gpu_kernels(random(2, 8)) is None
+    assert dispatch.gpu_kernels(random(2, 8)) is None
 
 
 def gpu_kernels() -> ModuleType:
