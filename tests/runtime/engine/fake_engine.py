@@ -24,7 +24,9 @@ class SpeakingExecutor:
     its row alone, and ``slow`` takes 5 ms a step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, mask_seconds: float = 0.0) -> None:
+        """``mask_seconds``: how long a row waits for its mask before it sits out."""
+        self.mask_seconds = mask_seconds
         self.num_steps = 0
         self.computed_tokens = 0
 
@@ -40,7 +42,7 @@ class SpeakingExecutor:
         return [self._row(row, prompt) for row, prompt in zip(batch.rows, prompts, strict=True)]
 
     def _row(self, row: BatchRow, prompt: bytes) -> RowResult:
-        row, instead = with_mask(row, 0.0)
+        row, instead = with_mask(row, self.mask_seconds)
         if instead is not None:
             return instead
         prompt_logprobs = None
