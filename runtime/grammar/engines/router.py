@@ -88,7 +88,7 @@ class EngineRouter:
             case Prefix():
                 return spec.inner is not None and self.needs_probe(spec.inner)
             case JsonSchema(backend="auto"):
-                return self._plan(spec.schema).engines[:1] == ("xgrammar",)
+                return self._plan(spec.schema).safest_engine == "xgrammar"
             case Ebnf(backend="auto") | StructuralTag(backend="auto"):
                 return self._is_refused_by_guidance(spec)
             case _:
