@@ -65,8 +65,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where kv_tokens is None: share of the memory that KV may take, (0, 1]. On a CPU of what is
     available, on a CUDA device of all of it, what the weights take included."""
     page_size: int = 1
-    """Tokens a KV page; prefixes are shared in whole pages, so 1 shares every token. It costs little: scheduling
-    takes about a fifth more than with 16, which is a hundredth of a step."""
+    """Tokens a KV page; prefixes are shared in whole pages, so 1 shares every token. It costs little:
+    scheduling takes about a fifth more than with 16, which is a hundredth of a step."""
     max_running_requests: int = 128
     """Requests that are computed in the same step at most; the others wait."""
     max_tokens_per_step: int | None = None
