@@ -53,6 +53,12 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     (wire.FLUSH_CACHE_ROUTE, operations.flush_cache, ()),
     ("/abort", operations.abort, (operations.AbortRequest,)),
 )
+_NOT_HERE = {
+    "/v1/embeddings": ": models that generate text are served, and give no embeddings",
+    "/v1/score": f": POST {wire.SCORE_ROUTE} scores continuations of a prompt",
+    "/v1/rerank": f": POST {wire.SCORE_ROUTE} scores continuations of a prompt",
+}
+"""Routes of others that clients may look for, and what to do instead."""
 _GET: tuple[tuple[str, Endpoint], ...] = (
     (wire.HEALTH_ROUTE, operations.health),
     ("/ready", operations.ready),
@@ -142,7 +148,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     """404 and 405 of the router, in OpenAI's body."""
     assert isinstance(error, HTTPException)
     path = request.url.path
-    hint = ""
+    hint = _NOT_HERE.get(path.rstrip("/"), "")
     if error.status_code == 404 and any(f"/v1{path.rstrip('/')}" == route for route, *_ in (*_POST, *_GET)):
         hint = "; OpenAI's routes are under /v1: end the client's base URL with it"
     what = "does not take this method" if error.status_code == 405 else "is not a route of this server"

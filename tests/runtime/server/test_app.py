@@ -17,6 +17,12 @@ def test_unknown_routes_and_methods(server: Served) -> None:
     assert "POST" in response.headers["allow"]
 
 
+def test_routes_of_others_say_what_to_do_instead(server: Served) -> None:
+    assert "no embeddings" in error_of(server.post("/v1/embeddings", {"input": "x"}), 404)["message"]
+    for path in ("/v1/score", "/v1/rerank"):
+        assert "POST /score" in error_of(server.post(path, {}), 404)["message"]
+
+
 def test_a_trailing_slash_is_led_to_the_route(server: Served) -> None:
     assert server.get("/v1/models/", follow_redirects=True).status_code == 200
 
