@@ -9,7 +9,13 @@ from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.tokenizer import ByteTokenizer
 
 INPUTS = {item.name: item for item in hostile_inputs()}
-LONG = ("gbnf that is nothing but itself", "gbnf of 20,000 rules")
+LONG = (
+    "gbnf that is nothing but itself",
+    "gbnf of 20,000 rules",
+    "xgrammar: minItems 5,000",
+    "regex of 20,000 alternatives",
+    "5,000 tags",
+)
 """llguidance and the child process take their time; in the benchmark they are tried too."""
 
 
