@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks.key_orders import orders
 from benchmarks.record import Record, Sample, new_record, print_table, quantile, table_console, write
 from benchmarks.structured_outputs import SYSTEMS as OUTPUT_SYSTEMS
-from benchmarks.structured_parts import OUTPUT_COLUMNS, end_to_end, tools
+from benchmarks.structured_parts import COST_COLUMNS, OUTPUT_COLUMNS, end_to_end, tools
 from benchmarks.workloads import SharedDataMissingError, shared_file
 from ramet.runtime.grammar import CompiledGrammar, GrammarMatcher
 from ramet.runtime.grammar.engines import EngineRouter
@@ -127,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> Record:
     if len(samples) > num_walked:
         generated = [row for row in record.medians if row.case not in SETS]
         print_table(console, "Answers of a model, sampled", generated, OUTPUT_COLUMNS)
+        print_table(console, "What they cost", generated, COST_COLUMNS)
     for note in notes if options.verbose or not samples else ():
         console.print(note, markup=False)
     if options.out is not None:

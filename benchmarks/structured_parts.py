@@ -23,6 +23,8 @@ OUTPUT_COLUMNS = (
     ("whitespace_share", "whitespace", ".1%"),
     ("whitespace_loops", "loops", ".0f"),
     ("same_tokens", "same tokens", ".1%"),
+)
+COST_COLUMNS = (
     ("forwards_per_token", "forwards/token", ".3f"),
     ("tokens_per_s", "tokens/s", ".1f"),
     ("of_free", "of free", ".2f"),
