@@ -12,9 +12,10 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("tests/kernels/gpu/interpreted", "tests/runtime/attention/interpreted")
 LIMIT = 500
-"""Seconds after which a run is ended; alone it takes about 15."""
+"""Seconds after which a run is ended; alone it takes well under a minute."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_in_the_interpreter(folder: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", folder]
