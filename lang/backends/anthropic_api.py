@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ramet.lang.backends.anthropic_request import MESSAGES_ROUTE, Correspondent, SharedStarts, letter
 from ramet.lang.backends.anthropic_stream import MessageReader
@@ -15,13 +14,13 @@ from ramet.lang.backends.base import (
     SelectResult,
     ToolOffer,
 )
+from ramet.lang.backends.connected import ConnectedBackend
 from ramet.lang.backends.http_client import Connection, HttpClient, Server
 from ramet.lang.backends.http_errors import answered_error
 from ramet.lang.backends.spelled_select import spelled_select
 from ramet.lang.backends.sse import ServerSentEvent
-from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
+from ramet.lang.backends.transcript import Answers, Transcript, TranscriptPrompt
 from ramet.lang.errors import UnsupportedError
-from ramet.lang.loop_thread import branches_loop
 from ramet.runtime.env import variable
 from ramet.runtime.protocol import InvalidRequestError, ProgramTag, SamplingParams
 
@@ -29,7 +28,7 @@ ANTHROPIC_URL = "https://api.anthropic.com"
 API_VERSION = "2023-06-01"
 
 
-class Anthropic:
+class Anthropic(ConnectedBackend):
     """Programs on a server that speaks Anthropic's Messages API, streamed.
 
     What the API does not have (seeds, logprobs, penalties, several answers, ...) is refused by name before
@@ -125,31 +124,13 @@ class Anthropic:
         """Closes the connections."""
         await self._answers.client.aclose()
 
-    def close(self) -> None:
-        """As ``aclose``, from synchronous code."""
-        branches_loop().run(self.aclose())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class _Answers(Answers):
     """What answers for prompts."""
 
     client: HttpClient
     whom: Correspondent
-
-    def text_of(self, transcript: Transcript) -> str:
-        return transcript.text()
-
-    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
-        return transcript.messages()
 
     async def generate(
         self,

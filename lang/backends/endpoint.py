@@ -1,18 +1,16 @@
 """RuntimeEndpoint: programs on a ramet server."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from ramet.lang.backends.base import Capabilities, Prompt
+from ramet.lang.backends.connected import ConnectedBackend
 from ramet.lang.backends.endpoint_engine import HttpEngine
 from ramet.lang.backends.http_client import Connection, Server
 from ramet.lang.backends.local import LocalBackend
-from ramet.lang.loop_thread import branches_loop
 from ramet.runtime.protocol.wire import ServedModel
 
 
-class RuntimeEndpoint:
+class RuntimeEndpoint(ConnectedBackend):
     """A ramet server as a backend: the same token ids, scores and errors as with an engine in this process.
 
     The server gives its tokenizer and chat template once, when this is made; prompts are token ids from then
@@ -80,15 +78,3 @@ class RuntimeEndpoint:
     async def aclose(self) -> None:
         """Closes the connections; the server goes on."""
         await self._engine.aclose()
-
-    def close(self) -> None:
-        """As ``aclose``, from synchronous code."""
-        branches_loop().run(self.aclose())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

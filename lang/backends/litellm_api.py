@@ -16,7 +16,7 @@ from ramet.lang.backends.openai_flavours import Flavour
 from ramet.lang.backends.openai_request import Addressee, generation
 from ramet.lang.backends.openai_stream import ChunkReader
 from ramet.lang.backends.spelled_select import spelled_select
-from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
+from ramet.lang.backends.transcript import Answers, Transcript, TranscriptPrompt
 from ramet.lang.errors import GenerationError, UnsupportedError
 from ramet.runtime.protocol import InvalidRequestError, ProgramTag, SamplingParams
 
@@ -29,7 +29,7 @@ Acompletion = Callable[..., Awaitable[Any]]
 chunks out."""
 
 
-class LiteLLM:
+class LiteLLM(Answers):
     """Programs on a model that litellm reaches, by its chat completions.
 
     litellm itself refuses a parameter that the model's provider does not have, unless it is told to drop it. A
@@ -98,12 +98,6 @@ class LiteLLM:
 
     async def aclose(self) -> None:
         """litellm's connections are its own: there is nothing to close."""
-
-    def text_of(self, transcript: Transcript) -> str:
-        return transcript.text()
-
-    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
-        return transcript.messages()
 
     async def generate(
         self,

@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ramet.lang.backends.base import (
     Capabilities,
@@ -13,6 +12,7 @@ from ramet.lang.backends.base import (
     SelectResult,
     ToolOffer,
 )
+from ramet.lang.backends.connected import ConnectedBackend
 from ramet.lang.backends.http_client import Connection, HttpClient, Server
 from ramet.lang.backends.http_errors import answered_error
 from ramet.lang.backends.openai_flavours import Flavour, flavour_of, is_openai
@@ -21,9 +21,8 @@ from ramet.lang.backends.openai_select import ECHO_NORMALIZATIONS, echo_fields, 
 from ramet.lang.backends.openai_stream import ChunkReader
 from ramet.lang.backends.spelled_select import check_select, spelled_select
 from ramet.lang.backends.sse import ServerSentEvent
-from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
+from ramet.lang.backends.transcript import Answers, Transcript, TranscriptPrompt
 from ramet.lang.errors import UnsupportedError
-from ramet.lang.loop_thread import branches_loop
 from ramet.runtime.env import variable
 from ramet.runtime.protocol import InvalidRequestError, ProgramTag, SamplingParams
 
@@ -32,7 +31,7 @@ COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 """Models of OpenAI's that complete text and do not chat."""
 
 
-class OpenAI:
+class OpenAI(ConnectedBackend):
     """Programs on a server that speaks OpenAI's API: chat completions and text completions, streamed.
 
     What the server does not honour is refused by name before anything is sent; what that is depends on its
@@ -110,33 +109,15 @@ class OpenAI:
         """Closes the connections."""
         await self._client.aclose()
 
-    def close(self) -> None:
-        """As ``aclose``, from synchronous code."""
-        branches_loop().run(self.aclose())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class _Answers(Answers):
     """What answers for the prompts of one salt."""
 
     client: HttpClient
     whom: Addressee
     is_chat: bool | None
     """None: the transcript decides."""
-
-    def text_of(self, transcript: Transcript) -> str:
-        return transcript.text()
-
-    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
-        return transcript.messages()
 
     async def generate(
         self,

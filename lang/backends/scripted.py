@@ -22,7 +22,7 @@ from ramet.lang.backends.base import (
     ToolCall,
     ToolOffer,
 )
-from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
+from ramet.lang.backends.transcript import Answers, Transcript, TranscriptPrompt
 from ramet.lang.errors import ProgramStructureError
 from ramet.runtime.protocol import (
     Choice,
@@ -182,17 +182,11 @@ class ScriptedBackend:
                 )
 
 
-class ScriptedAnswers:
+class ScriptedAnswers(Answers):
     """Answers from a backend's script."""
 
     def __init__(self, backend: ScriptedBackend) -> None:
         self._backend = backend
-
-    def text_of(self, transcript: Transcript) -> str:
-        return transcript.text()
-
-    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
-        return transcript.messages()
 
     async def generate(
         self,

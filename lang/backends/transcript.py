@@ -118,11 +118,14 @@ class Transcript:
 
 
 class Answers(Protocol):
-    """Who answers for prompts that are transcripts."""
+    """Who answers for prompts that are transcripts. Inherit from it where the transcript itself says what was
+    said."""
 
-    def text_of(self, transcript: Transcript) -> str: ...
+    def text_of(self, transcript: Transcript) -> str:
+        return transcript.text()
 
-    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]: ...
+    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
+        return transcript.messages()
 
     def generate(
         self,

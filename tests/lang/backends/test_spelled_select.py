@@ -6,7 +6,7 @@ import pytest
 
 from ramet.lang.backends.base import GenerateDelta, SelectRequest, SelectResult, ToolOffer
 from ramet.lang.backends.spelled_select import check_select, spelled_select
-from ramet.lang.backends.transcript import Transcript
+from ramet.lang.backends.transcript import Answers, Transcript
 from ramet.lang.errors import GenerationError, UnsupportedError
 from ramet.runtime.protocol import (
     Choice,
@@ -19,18 +19,12 @@ from ramet.runtime.protocol import (
 )
 
 
-class Speller:
+class Speller(Answers):
     """Answers with one text, a token a character."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.asked: list[SamplingParams] = []
-
-    def text_of(self, transcript: Transcript) -> str:
-        return transcript.text()
-
-    def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
-        return transcript.messages()
 
     async def generate(
         self,
