@@ -56,7 +56,7 @@ MemoryFraction = Annotated[
     float | None,
     typer.Option(help="Share of the memory for KV, without --kv-tokens.", rich_help_panel=CACHE),
 ]
-PageSize = Annotated[int | None, typer.Option(help="Tokens a KV page [16].", rich_help_panel=CACHE)]
+PageSize = Annotated[int | None, typer.Option(help="Tokens a KV page [1].", rich_help_panel=CACHE)]
 EvictionPolicy = Annotated[str | None, typer.Option(help="lru (default) or lfu.", rich_help_panel=CACHE)]
 PrefixCache = Annotated[
     bool | None,
