@@ -164,6 +164,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=JsonSchema("true").max_whitespace,
         help="between two tokens of the JSON text (default: that of requests)",
     )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        help="folder that keeps the answers as they come: run again with it, the end to end part goes on",
+    )
+    parser.add_argument("--seconds", type=float, help="of each system, with --journal: no part begins later")
     parser.add_argument("--threads", type=int, help="of the model (default: one a core)")
     parser.add_argument("--cases", type=int, help="schemas (default: all)")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a schema may take")
@@ -181,6 +187,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     ):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.seconds is not None and options.journal is None:
+        parser.error("--seconds needs --journal FOLDER, where the answers are kept")
     if options.quick:
         options.cases = options.cases or QUICK_CASES
         options.requests = options.requests or options.cases

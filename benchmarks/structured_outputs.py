@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.answer_journal import Parts
 from benchmarks.json_answers import LOOP_CHARACTERS, problem, whitespace_runs
 from benchmarks.mask_clock import MaskClock
 from benchmarks.record import quantile
@@ -90,8 +91,26 @@ def asks_of(cases: Sequence[Mapping[str, Any]], seeds: Sequence[int], max_tokens
     ]
 
 
-def run(system: str, model: str, asks: Sequence[Ask], max_whitespace: int, threads: int | None) -> Report:
-    """One engine's answers, in the order of the requests. Its caches are cold, its code is warm."""
+def run(
+    system: str,
+    model: str,
+    asks: Sequence[Ask],
+    max_whitespace: int,
+    threads: int | None,
+    parts: Parts | None = None,
+) -> Report:
+    """One engine's answers, in the order of the requests. Its caches are cold, its code is warm.
+
+    ``parts``: what earlier runs answered is taken from their journal, and the rest answered as far as its time
+    goes; the report is of the requests answered by then, maybe not of all.
+    """
+    journal = (
+        parts.journal(system, Report, [system, model, max_whitespace, threads, list(asks)]) if parts else None
+    )
+    done = list(journal.done) if journal else []
+    left = asks[sum(len(report.answers) for report in done) :]
+    if not left or (parts and parts.is_over):
+        return merged(done)
     is_constrained = not system.startswith("free")
     clock = MaskClock()
     settings: dict[str, Any] = {**SYSTEMS[system], "kv_tokens": KV_TOKENS, "max_running_requests": NUM_RUNNING}
@@ -101,25 +120,49 @@ def run(system: str, model: str, asks: Sequence[Ask], max_whitespace: int, threa
         warm_up = SamplingParams(max_tokens=4, seed=0, grammar=JsonSchema("true") if is_constrained else None)
         engine.generate(messages=[[{"role": "user", "content": "Warm up."}]] * 4, sampling_params=warm_up)
         engine.flush_cache()
-        compile_before, masks_before = engine.stats().grammar_seconds, len(clock.masks)
-        forced_before = sum(clock.forced)
-        started = time.perf_counter()
-        outputs = engine.generate(
-            messages=[[{"role": "user", "content": ask.prompt}] for ask in asks],
-            sampling_params=[_params(ask, max_whitespace if is_constrained else None) for ask in asks],
-            progress=False,
-            return_errors=True,
-        )
-        wall = time.perf_counter() - started
-        compiled = engine.stats().grammar_seconds - compile_before
+        size = parts.size if parts else len(left)
+        for first in range(0, len(left), size):
+            if parts and parts.is_over:
+                break
+            done.append(_report(engine, clock, left[first : first + size], max_whitespace, is_constrained))
+            if journal:
+                journal.append(done[-1])
         engine.check_integrity()
-    answers = [
-        _answer(ask, output, is_constrained=is_constrained) for ask, output in zip(asks, outputs, strict=True)
-    ]
+    return merged(done)
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """Of parts that ran one after the other."""
     return Report(
-        answers=answers,
+        answers=[answer for report in reports for answer in report.answers],
+        wall=sum(report.wall for report in reports),
+        compile_seconds=sum(report.compile_seconds for report in reports),
+        mask_seconds=[seconds for report in reports for seconds in report.mask_seconds],
+        forced_seconds=sum(report.forced_seconds for report in reports),
+        num_late=sum(report.num_late for report in reports),
+    )
+
+
+def _report(
+    engine: Engine, clock: MaskClock, asks: Sequence[Ask], max_whitespace: int, is_constrained: bool
+) -> Report:
+    compile_before, masks_before = engine.stats().grammar_seconds, len(clock.masks)
+    forced_before = sum(clock.forced)
+    started = time.perf_counter()
+    outputs = engine.generate(
+        messages=[[{"role": "user", "content": ask.prompt}] for ask in asks],
+        sampling_params=[_params(ask, max_whitespace if is_constrained else None) for ask in asks],
+        progress=False,
+        return_errors=True,
+    )
+    wall = time.perf_counter() - started
+    return Report(
+        answers=[
+            _answer(ask, output, is_constrained=is_constrained)
+            for ask, output in zip(asks, outputs, strict=True)
+        ],
         wall=wall,
-        compile_seconds=compiled,
+        compile_seconds=engine.stats().grammar_seconds - compile_before,
         mask_seconds=clock.masks[masks_before:],
         forced_seconds=sum(clock.forced) - forced_before,
         num_late=sum(output.stats.num_late_masks for output in outputs),
@@ -152,10 +195,10 @@ def metrics(report: Report) -> dict[str, float | None]:
         "whitespace_loops": float(sum(max(run, default=0) >= LOOP_CHARACTERS for run in runs)),
         "tokens": float(tokens),
         "forwards_per_token": sum(answer.num_forwards for answer in answers) / tokens if tokens else None,
-        "tokens_per_s": tokens / report.wall,
-        "compile_share": report.compile_seconds / report.wall,
-        "mask_share": sum(masks) / report.wall,
-        "forced_share": report.forced_seconds / report.wall,
+        "tokens_per_s": tokens / report.wall if report.wall else None,
+        "compile_share": report.compile_seconds / report.wall if report.wall else None,
+        "mask_share": sum(masks) / report.wall if report.wall else None,
+        "forced_share": report.forced_seconds / report.wall if report.wall else None,
         "mask_us_p50": quantile(masks, 0.5) * 1e6 if masks else None,
         "mask_us_p99": quantile(masks, 0.99) * 1e6 if masks else None,
         "late_masks": float(report.num_late),

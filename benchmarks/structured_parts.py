@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import structured_outputs, structured_tools
+from benchmarks.answer_journal import Parts
 from benchmarks.record import Sample
 from benchmarks.structured_outputs import CONSTRAINED, FREE, FREE_PLAIN, PLAIN, SYSTEMS, Answer, Report
 from benchmarks.structured_tools import ToolCase
@@ -47,10 +48,15 @@ def end_to_end(
         metrics: dict[str, dict[str, float | None]] = {}
         for system in [name for name in SYSTEMS if name in options.outputs]:
             is_free = system in (FREE, FREE_PLAIN)
-            asked = structured_outputs.as_long(asks, reference.answers) if is_free and reference else asks
+            asked = asks[: len(reference.answers)] if reference else asks
+            if is_free and reference:
+                asked = structured_outputs.as_long(asked, reference.answers)
+            parts = _parts(options, repetition)
             report = structured_outputs.run(
-                system, options.model, asked, options.max_whitespace, options.threads
+                system, options.model, asked, options.max_whitespace, options.threads, parts
             )
+            if len(report.answers) < len(asked):
+                notes.append(f"{system}: {len(report.answers)} of {len(asked)} requests were made in the time")
             metrics[system] = (structured_outputs.free_metrics if is_free else structured_outputs.metrics)(
                 report
             )
@@ -92,6 +98,12 @@ def tools(options: argparse.Namespace) -> tuple[list[Sample], list[str]]:
     return samples, notes
 
 
+def _parts(options: argparse.Namespace, repetition: int) -> Parts | None:
+    if options.journal is None:
+        return None
+    return Parts.within(options.journal / str(repetition), options.seconds)
+
+
 def _notes(system: str, answers: Sequence[Answer]) -> list[str]:
     return [
         f"{system} {answer.name}, seed {answer.seed}: {answer.end}: {answer.note}"
@@ -100,6 +112,7 @@ def _notes(system: str, answers: Sequence[Answer]) -> list[str]:
     ]
 
 
-def _same(reference: Sequence[Answer], answers: Sequence[Answer]) -> float:
-    pairs = list(zip(reference, answers, strict=True))
-    return sum(one.token_ids == other.token_ids for one, other in pairs) / len(pairs)
+def _same(reference: Sequence[Answer], answers: Sequence[Answer]) -> float | None:
+    """Of those that both have."""
+    pairs = list(zip(reference, answers, strict=False))
+    return sum(one.token_ids == other.token_ids for one, other in pairs) / len(pairs) if pairs else None

@@ -1,8 +1,12 @@
 """Answers of a model under schemas: who asked what, what became of it, and a small run."""
 
+import time
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from benchmarks.answer_journal import OtherRunError, Parts
 from benchmarks.structured_outputs import (
     CONSTRAINED,
     FREE,
@@ -62,6 +66,24 @@ def test_metrics() -> None:
     assert [ask.num_tokens for ask in as_long(asks, answers)] == [2, 2, 2]
     nothing = metrics(Report(answers=[], wall=1.0))
     assert nothing["valid_share"] is nothing["forwards_per_token"] is nothing["mask_us_p50"] is None
+
+
+@pytest.mark.slow
+def test_a_run_in_parts_goes_on_where_it_ended(tmp_path: Path) -> None:
+    asks = asks_of(CASES[:1], [1, 2, 3], 12)
+    first = Parts(folder=tmp_path, size=2)
+    whole = run(CONSTRAINED, "smollm2", asks, 2, 1, first)
+    (journal,) = tmp_path.iterdir()
+    kept = journal.read_bytes().splitlines()
+    assert len(kept) == 3
+    journal.write_bytes(b"\n".join([*kept[:2], b""]))
+    over = Parts(folder=tmp_path, size=2, ends=time.monotonic())
+    assert run(CONSTRAINED, "smollm2", asks, 2, 1, over).answers == whole.answers[:2]
+    again = run(CONSTRAINED, "smollm2", asks, 2, 1, first)
+    assert [one.token_ids for one in again.answers] == [one.token_ids for one in whole.answers]
+    assert len(journal.read_bytes().splitlines()) == 3
+    with pytest.raises(OtherRunError):
+        run(CONSTRAINED, "smollm2", asks, 3, 1, first)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks import structured_outputs
+from benchmarks.answer_journal import Parts
 from benchmarks.structured import parse
 from benchmarks.structured_outputs import CONSTRAINED, FREE, FREE_PLAIN, PLAIN, SYSTEMS, Answer, Ask, Report
 from benchmarks.structured_parts import end_to_end, tools
@@ -13,8 +14,11 @@ from benchmarks.structured_parts import end_to_end, tools
 CASES: list[dict[str, Any]] = [{"name": "one", "schema": True}, {"name": "two", "schema": {"type": "string"}}]
 
 
-def answers_of(system: str, _model: str, asks: list[Ask], _whitespace: int, _threads: Any) -> Report:
-    """A run without a model: speeds by system, one answer that is wrong."""
+def answers_of(
+    system: str, _model: str, asks: list[Ask], _whitespace: int, _threads: Any, parts: Parts | None
+) -> Report:
+    """A run without a model: speeds by system, one answer that is wrong; in parts, the first request only."""
+    asks = asks[:1] if parts else asks
     seconds = {CONSTRAINED: 1.0, FREE: 2.0, PLAIN: 4.0, FREE_PLAIN: 3.0}.get(system, 1.0)
     answers = [
         Answer(
@@ -43,6 +47,21 @@ def test_systems_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_system[PLAIN]["same_tokens"] == 1.0
     assert by_system[CONSTRAINED]["requests"] == 4
     assert notes == [f"{CONSTRAINED} two, seed {seed}: finished: wrong" for seed in (1, 2)]
+
+
+def test_what_there_was_no_time_for_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(structured_outputs, "run", answers_of)
+    chosen = f"{CONSTRAINED};{PLAIN};{FREE}"
+    options = parse(["--end-to-end", "--outputs", chosen, "--journal", str(tmp_path), "--seconds", "1"])
+    samples, notes = end_to_end(options, CASES)
+    assert [sample.metrics["requests"] for sample in samples] == [1, 1, 1]
+    assert notes == [f"{CONSTRAINED}: 1 of 6 requests were made in the time"]
+
+
+def test_seconds_without_a_journal_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--end-to-end", "--seconds", "1"])
+    assert "--journal" in capsys.readouterr().err
 
 
 def test_one_system_alone(monkeypatch: pytest.MonkeyPatch) -> None:
