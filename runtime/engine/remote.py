@@ -88,6 +88,9 @@ class RemoteClient:
         self._unsent: deque[bytes] = deque()  # the thread's alone
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
+        # Held for a write to the pipe, or its end, and nothing else: aborts take no other lock.
+        self._wake_lock = threading.RLock()
+        self._can_wake = True
         self._home = HomeProcess()
         # Reentrant: the garbage collector may abort an abandoned stream's request while this thread is in here.
         self._lock = threading.RLock()
@@ -139,12 +142,10 @@ class RemoteClient:
             self._post(message)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        if not self._home.is_here:
-            return
-        with self._lock:
-            running = [key for key in request_ids if key in self._waiting]
-            if running and self._death is None:
-                self._post(self._encoder.encode(Abort(running)))
+        """Takes no lock that anyone holds while calling others: the garbage collector may call it, for a stream
+        that was abandoned, in a thread that holds any."""
+        if self._home.is_here and request_ids and self._death is None:
+            self._post(self._encoder.encode(Abort(list(request_ids))))
 
     def check_alive(self) -> None:
         self._home.check()
@@ -189,8 +190,9 @@ class RemoteClient:
     def _post(self, message: bytes | None) -> None:
         self._outbox.put(message)
         # A full pipe means that the thread is about to wake up anyway.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"\0")
+        with self._wake_lock, contextlib.suppress(BlockingIOError):
+            if self._can_wake:
+                os.write(self._wake_write, b"\0")
 
     def _die(self, death: EngineDeadError) -> None:
         """Tell everyone who waits; the first cause stays."""
@@ -222,10 +224,11 @@ class RemoteClient:
         requests.close(linger=0)
         replies.close(linger=0)
         context.term()
-        with self._lock:
+        with self._wake_lock:
+            self._can_wake = False
             os.close(self._wake_read)
             os.close(self._wake_write)
-            death = self._death
+        death = self._death
         if self._on_death is not None and self._is_ready and not self._is_closed and death is not None:
             self._on_death(death)
 

@@ -1,6 +1,8 @@
 """SupervisedClient: an EngineClient that outlives the deaths of its engine's process."""
 
+import itertools
 import logging
+import queue
 import random
 import threading
 import time
@@ -37,6 +39,14 @@ SUSPECT_DEATHS = 2
 """Requests that so many engines died with run alone from then on."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    """What somebody wants ended: these requests, of the flights that were there then."""
+
+    before: int
+    request_ids: frozenset[str]
+
+
 @dataclass(slots=True)
 class _Life:
     """Of one engine's process."""
@@ -65,7 +75,10 @@ class SupervisedClient:
         self._seeds = random.SystemRandom() if seed is None else random.Random(seed)
         # Never held while a client is called: its thread calls back in here, holding a lock of its own.
         self._lock = threading.RLock()
-        self._flights: dict[Flight, None] = {}
+        self._flights: dict[Flight, int] = {}
+        """With the place of each in the order of submissions and aborts."""
+        self._order = itertools.count()
+        self._aborts: queue.SimpleQueue[_Abort | None] = queue.SimpleQueue()
         self._running: set[Flight] = set()
         self._admitting = False
         self._is_closed = False
@@ -75,6 +88,7 @@ class SupervisedClient:
         first = start(partial(self._on_death, life))
         self._ready = first.ready
         self._take(first, life)
+        threading.Thread(target=self._run_aborts, name="ramet-engine-aborts", daemon=True).start()
 
     @property
     def ready(self) -> Ready:
@@ -100,20 +114,14 @@ class SupervisedClient:
                 raise InvalidRequestError(
                     f"request_id {used!r} belongs to a running request; choose another one", field="request_id"
                 )
-            self._flights[flight] = None
+            self._flights[flight] = next(self._order)
         self._admit()
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        with self._lock:
-            # Noted before an engine is told: one that is handed them right now is told behind the submission.
-            for flight in self._flights:
-                flight.aborted.update(key for key in flight.request_ids if key in request_ids)
-            client = self._client
-            waiting = [flight for flight in self._flights if flight not in self._running]
-        for flight in waiting:
-            flight.give_up(FinishReason.ABORT, None, request_ids)
-        if client is not None:
-            client.abort(request_ids)
+        """Leaves it to a thread: the garbage collector may call it, for a stream that was abandoned, in the
+        middle of anything in here."""
+        if not self._is_closed:
+            self._aborts.put(_Abort(next(self._order), frozenset(request_ids)))
 
     def check_alive(self) -> None:
         """Raises EngineRestartingError while a new engine starts, EngineDeadError where none will."""
@@ -133,8 +141,27 @@ class SupervisedClient:
             self._is_closed = True
             client, self._client = self._client, None
         self._end_all(EngineDeadError("the engine was closed; create a new one"))
+        self._aborts.put(None)
         if client is not None:
             client.close()
+
+    def _run_aborts(self) -> None:
+        while (wanted := self._aborts.get()) is not None:
+            self._abort(wanted)
+
+    def _abort(self, wanted: _Abort) -> None:
+        with self._lock:
+            # Noted before an engine is told: one that is handed them right now is told behind the submission.
+            flights = [flight for flight, order in self._flights.items() if order < wanted.before]
+            for flight in flights:
+                flight.aborted.update(wanted.request_ids.intersection(flight.request_ids))
+            client = self._client
+            waiting = [flight for flight in flights if flight not in self._running]
+            running = [key for flight in flights if flight in self._running for key in flight.aborted]
+        for flight in waiting:
+            flight.give_up(FinishReason.ABORT, None, list(wanted.request_ids))
+        if client is not None:
+            client.abort(running)
 
     def _check_open(self) -> None:
         if self._death is not None:

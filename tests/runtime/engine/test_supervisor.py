@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,54 @@ def test_one_that_hangs_is_started_again(monkeypatch: pytest.MonkeyPatch) -> Non
         assert text == expected(600)
         assert engine.pid != first
         engine.check_integrity()
+
+
+def test_a_stream_may_be_abandoned_in_the_middle_of_anything(engine: EngineProcess) -> None:
+    """As by the garbage collector: in a thread that holds the supervisor's lock, while the engine's last word
+    on another request waits for it."""
+    client: Any = engine._client
+    remote = client._client
+    streams = [engine.stream("x", max_tokens=2), engine.stream("x", max_tokens=1500)]
+    returned = threading.Event()
+
+    def abandon() -> None:
+        with client._lock:
+            until(lambda: not _is_free(remote._lock))
+            streams.pop()
+        returned.set()
+
+    threading.Thread(target=abandon, daemon=True).start()
+    assert returned.wait(SECONDS)
+    assert "".join(one.text for one in streams[0]) == expected(2)
+    until(lambda: engine.stats().running_requests == 0)
+
+
+def test_an_abort_is_of_what_was_there(engine: EngineProcess) -> None:
+    client: Any = engine._client
+    with client._lock:
+        engine.abort("mine")
+        client.abort(["mine"])
+        stream = engine.stream("x", max_tokens=3, request_id="mine")
+    assert "".join(one.text for one in stream) == expected(3)
+
+
+def _is_free(lock: Any) -> bool:
+    """Whether a thread that holds it not could have it now."""
+    free: list[bool] = []
+
+    def look() -> None:
+        free.append(lock.acquire(blocking=False))
+        if free[0]:
+            lock.release()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return free[0]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.002)
