@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from ramet.runtime.grammar.engines.endless_rules import check_ends
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.schema import SchemaPlan, check_ebnf, plan
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, UnsupportedConstraintError
@@ -61,10 +62,11 @@ def lark_of_ebnf(spec: Ebnf, spellings: Spellings, policy: Mapping[str, object])
     """The grammar as Lark. ``policy``: llguidance's options for JSON schemas in it.
 
     Raises:
-        InvalidRequestError: it is too large, or malformed.
+        InvalidRequestError: it is too large, or malformed, or has a rule that no finite text matches.
         UnsupportedConstraintError: something in it cannot be enforced.
     """
     check_ebnf(spec.grammar)
+    check_ends(spec.grammar, syntax_of(spec))
     if syntax_of(spec) == "gbnf":
         return HEADER + _lark_of_gbnf(spec.grammar)
     return HEADER + "".join(_guarded(spec.grammar, spellings, policy))

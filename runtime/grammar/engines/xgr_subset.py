@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ramet.runtime.grammar.engines.endless_rules import check_ends
 from ramet.runtime.grammar.engines.full_pattern import FullPattern, full_pattern, refuse
 from ramet.runtime.grammar.engines.lark_text import gbnf_without_dots, schema_object, syntax_of
 from ramet.runtime.grammar.engines.spellings import Spellings
@@ -137,4 +138,5 @@ def gbnf_of(ebnf: Ebnf) -> str:
             "a grammar in Lark cannot be enforced by xgrammar; write it as GBNF, or use llguidance",
             field="grammar",
         )
+    check_ends(ebnf.grammar, "gbnf")
     return gbnf_without_dots(ebnf.grammar)
