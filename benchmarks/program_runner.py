@@ -15,6 +15,7 @@ from ramet import Program, ProgramState, SamplingParams, function
 from ramet.lang.backends.base import Backend
 from ramet.lang.backends.local import LocalBackend
 from ramet.runtime.engine import EngineFace, EngineInfo, EngineStats, Increment, Score
+from ramet.runtime.engine.score_trie import ScoreTrie
 from ramet.runtime.protocol import ProgramTag
 from ramet.runtime.tokenizer import Tokenizer
 
@@ -44,11 +45,15 @@ class RecordedCall:
     ended: float = 0.0
 
     def requests(self) -> list[PrefixRequest]:
-        """As the engine computes them: a continuation is a request of its own, whose end is always computed."""
+        """As the engine computes them: of continuations the paths of their trie, each from the first
+        position on behind which something is scored."""
         if self.params is not None:
             return [PrefixRequest(self.token_ids, self.output_token_ids)]
-        reusable = max(0, len(self.token_ids) - 1)
-        return [PrefixRequest(self.token_ids + ids, [0], num_reusable=reusable) for ids in self.continuations]
+        last = len(self.token_ids) - 1
+        return [
+            PrefixRequest([*self.token_ids, *path.token_ids], [0], num_reusable=last + path.first)
+            for path in ScoreTrie(self.continuations).paths
+        ]
 
 
 class RecordingEngine:

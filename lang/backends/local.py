@@ -6,6 +6,7 @@ and of their users never becomes a special token.
 """
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Hashable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -77,6 +78,7 @@ class LocalBackend:
     ) -> None:
         self.engine = engine
         self._close_engine = close_engine
+        self._prompt_type: type[LocalPrompt] = LocalPrompt
         kinds = frozenset(engine.info.grammars)
         tokenizer = engine.tokenizer
         self.renderer = TranscriptRenderer(
@@ -97,8 +99,15 @@ class LocalBackend:
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
+    def on(self, engine: TokenEngine, prompt_type: "type[LocalPrompt] | None" = None) -> "LocalBackend":
+        """The same on another way to the same model; what is known of its tokens is shared."""
+        other = copy.copy(self)
+        other.engine, other._close_engine = engine, False
+        other._prompt_type = prompt_type or self._prompt_type
+        return other
+
     def prompt(self, *, cache_salt: str = "") -> "LocalPrompt":
-        return LocalPrompt(self, cache_salt=cache_salt)
+        return self._prompt_type(self, cache_salt=cache_salt)
 
     async def prefill(self, prompts: Sequence[Prompt]) -> None:
         """One token is sampled behind each prompt and thrown away, so that its KV is in the cache.
@@ -209,7 +218,7 @@ class LocalPrompt:
         self.begin_role("assistant")
 
     def fork(self) -> "LocalPrompt":
-        fork = LocalPrompt(self._backend, self._transcript, cache_salt=self.cache_salt)
+        fork = type(self)(self._backend, self._transcript, cache_salt=self.cache_salt)
         fork._known = self._known
         return fork
 
@@ -306,9 +315,9 @@ class LocalPrompt:
                 yield delta
 
     async def select(self, request: SelectRequest) -> SelectResult:
-        """See ``Prompt.select``; scores are defined in ``local_select``. The options are scored in one call of
-        the engine (and without the prompt in another, where the normalization wants that), so that what they
-        share is computed once. Nothing is appended where it fails.
+        """See ``Prompt.select``; scores are defined in ``local_select``. One request of the engine scores all
+        options on their trie (and a second one, at once, what they are without the prompt, where the
+        normalization wants that). Nothing is appended where it fails.
 
         Raises:
             InvalidRequestError: no options, an empty one, or an unknown normalization.
@@ -418,11 +427,8 @@ def _check_select(request: SelectRequest) -> None:
 
 
 def _select_stats(plan: OptionPlan, scored: Sequence[TokenScore]) -> RequestStats:
-    """Of all options together."""
-    sizes = [len(plan.context) + len(ids) for ids in plan.continuations]
-    return RequestStats(
-        num_prompt_tokens=sum(sizes), num_cached_tokens=sum(score.num_cached_tokens for score in scored)
-    )
+    """Of the request that scored all options."""
+    return RequestStats(num_prompt_tokens=plan.num_read_tokens, num_cached_tokens=scored[0].num_cached_tokens)
 
 
 def _without_prefixes(token_lists: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -73,6 +73,12 @@ class OptionPlan:
         unique = [list(ids) for ids in dict.fromkeys(map(tuple, scored))]
         return cls(prompt[:start] or beginning(tokenizer), unique, ends, num_own, prompt_end)
 
+    @property
+    def num_read_tokens(self) -> int:
+        """What the model has to read to score all: the context, and all that a continuation's token follows."""
+        inside = {tuple(ids[:length]) for ids in self.continuations for length in range(1, len(ids))}
+        return len(self.context) + len(inside)
+
     def option_logprobs(self, scored: Sequence[Sequence[float]]) -> list[list[float]]:
         """From the continuations' log probabilities to those of each option, token by token."""
         known = dict(zip(map(tuple, self.continuations), scored, strict=True))

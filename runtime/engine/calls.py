@@ -158,6 +158,16 @@ class Collector:
             if error is not None:
                 raise in_batch(error, answer.call_index, len(self._calls))
 
+    def scores(self) -> list[list[float]]:
+        """Of the one call that there is, which scores continuations. Only once done."""
+        (answer,) = self._answers.values()
+        assert answer.last is not None
+        return answer.last.scores or []
+
+    def stats(self) -> RequestStats:
+        """Of the one call that there is. Only once done."""
+        return self.outputs()[0].stats
+
     def outputs(self) -> list[Output]:
         """In the calls' order. Only once done."""
         assert self.done

@@ -50,7 +50,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """They wait for their grammar."""
     running_requests: int = 0
     finished_requests: int = 0
-    """All that ended, whatever their finish reason."""
+    """All that ended, whatever their finish reason. One that scores continuations counts, here and above, once
+    for each path that its trie is computed in."""
     aborted_requests: int = 0
     failed_requests: int = 0
     prompt_tokens: int = 0

@@ -10,6 +10,7 @@ import msgspec
 from ramet.runtime.engine.answer_checks import AnswerChecks, HeldAnswer
 from ramet.runtime.engine.client import EngineInfo, EngineStats
 from ramet.runtime.engine.output import OutputProcessor
+from ramet.runtime.engine.score_requests import ScoreRequests
 from ramet.runtime.grammar.backend import CompiledGrammar, GrammarMatcher
 from ramet.runtime.grammar.compiler import Compilation, GrammarCompiler
 from ramet.runtime.protocol import (
@@ -52,7 +53,8 @@ class EngineCore:
     """Scheduler, executor, tokenizer and grammars, put together.
 
     Invariant: ``_live`` has exactly the requests that the scheduler has; between two attempts at an answer a
-    request is in ``_checks`` alone. Each request ends with one TextOutput that has a finish reason, and its
+    request is in ``_checks`` alone, and a request with continuations is in ``_scores``, its parts in ``_live``.
+    Each request ends with one TextOutput that has a finish reason, and its
     stats. Not thread-safe: one thread owns it.
     """
 
@@ -83,6 +85,7 @@ class EngineCore:
         self._compilations: dict[str, Compilation] = {}
         """Of the requests that wait for their grammar."""
         self._checks = AnswerChecks(on_done=self._wakeup.set) if checks is None else checks
+        self._scores = ScoreRequests()
         self._num_aborted = 0
         self._num_failed = 0
 
@@ -104,6 +107,9 @@ class EngineCore:
                 f"request_id {source.request_id!r} belongs to a running request; choose another one",
                 field="request_id",
             )
+        if source.continuations:
+            self._add_scores(source)
+            return
         _check_closing(params)
         processor = OutputProcessor(self._tokenizer, params)
         compilation = None if params.grammar is None else self._grammar.submit(params.grammar)
@@ -123,6 +129,9 @@ class EngineCore:
         """End a request now; everything it held is free when this returns. Unknown and finished ids are
         ignored.
         """
+        if request_id in self._scores:
+            self._num_aborted += 1
+            return [self._end_scores(request_id, FinishReason.ABORT)]
         output = self._scheduler.abort(request_id)
         if output is not None:
             return self._process(output)
@@ -204,6 +213,7 @@ class EngineCore:
         num_alive = counts.num_waiting + counts.num_compiling + counts.num_running
         assert len(self._live) == num_alive, "a request has no text side"
         assert len(self._compilations) == counts.num_compiling, "a request waits for no grammar"
+        self._scores.check_integrity(self._live.__contains__)
         self._checks.check_integrity(self._live.__contains__)
 
     def close(self) -> None:
@@ -282,7 +292,44 @@ class EngineCore:
 
     def _process(self, *outputs: TokenOutput) -> list[TextOutput]:
         """As texts, less what is held back."""
-        return [sent for output in outputs for sent in self._checks.push(self._text_of(output))]
+        owners = [self._scores.owner(output.request_id) for output in outputs]
+        sent: list[TextOutput] = []
+        for output, whole in zip(outputs, owners, strict=True):
+            if whole is None:
+                sent += self._checks.push(self._text_of(output))
+            elif whole in self._scores:
+                # Else another part of it has failed in this step, and ended them all.
+                sent += self._take_score(whole, output)
+        return sent
+
+    def _add_scores(self, source: GenerateInput) -> None:
+        for part, targets in self._scores.open(source):
+            request = Request.from_input(part, arrival=self._scheduler.now(), seed=0, targets=targets)
+            try:
+                self._scheduler.add(request)
+            except RametError:
+                self._end_scores(source.request_id, FinishReason.ERROR)
+                raise
+            self._live[part.request_id] = _Live(part, request, OutputProcessor(self._tokenizer, part.params))
+
+    def _take_score(self, request_id: str, output: TokenOutput) -> list[TextOutput]:
+        """A part of a request has ended, or gone on."""
+        if output.finish_reason is None:
+            return []
+        stats = _stats(self._live.pop(output.request_id))
+        if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            self._num_failed += 1
+            ended = self._end_scores(request_id, output.finish_reason)
+            return [msgspec.structs.replace(ended, error=output.error, error_kind=output.error_kind)]
+        whole = self._scores.push(output, stats)
+        return [] if whole is None else [whole]
+
+    def _end_scores(self, request_id: str, reason: FinishReason) -> TextOutput:
+        """No part of the request runs any more."""
+        for part in self._scores.close(request_id):
+            if self._live.pop(part, None) is not None:
+                self._scheduler.abort(part)
+        return TextOutput(request_id=request_id, finish_reason=reason, stats=RequestStats())
 
     def _text_of(self, output: TokenOutput) -> TextOutput:
         live = self._live[output.request_id]

@@ -286,12 +286,12 @@ class EngineFace:
         """How probable each continuation is after the prompt, in the continuations' order.
 
         The tokens scored are the prompt's ids followed by the continuation's, which is tokenised by itself.
-        What the continuations share is computed once; each costs its own tokens and one sampled token.
+        All are one request of the engine: what they share with one another is computed once, as their trie.
         ``normalize``: ``score`` is the mean log probability per token instead of the sum.
         """
         ask = Ask(prompt, messages, tag=tag, priority=priority, cache_salt=cache_salt)
         plan = plan_scores(ask, continuations, self._intake, self._new_id)
-        return plan.scores(self._run(plan.calls, keep_errors=False, progress=False), normalize=normalize)
+        return plan.scores(self._collect([plan.call], keep_errors=False, progress=False), normalize=normalize)
 
     async def ascore(
         self,
@@ -307,7 +307,7 @@ class EngineFace:
         """As ``score``, awaited."""
         ask = Ask(prompt, messages, tag=tag, priority=priority, cache_salt=cache_salt)
         plan = await asyncio.to_thread(plan_scores, ask, continuations, self._intake, self._new_id)
-        return plan.scores(await self._arun(plan.calls, keep_errors=False), normalize=normalize)
+        return plan.scores(await self._acollect([plan.call], keep_errors=False), normalize=normalize)
 
     def abort(self, request_id: str) -> None:
         """End a running request and all its answers; whoever waits for it gets RequestAbortedError.
@@ -366,21 +366,27 @@ class EngineFace:
         return calls[0]
 
     def _run(self, calls: list[Call], *, keep_errors: bool, progress: bool) -> list[Output]:
+        return self._collect(calls, keep_errors=keep_errors, progress=progress).outputs()
+
+    async def _arun(self, calls: list[Call], *, keep_errors: bool) -> list[Output]:
+        return (await self._acollect(calls, keep_errors=keep_errors)).outputs()
+
+    def _collect(self, calls: list[Call], *, keep_errors: bool, progress: bool) -> Collector:
         sink = ThreadSink()
         collector = Collector(calls)
         with self._running(calls, sink), batch_progress(len(calls), wanted=progress) as show:
             while not collector.done:
                 collector.add(sink.get(), keep_errors=keep_errors)
                 show(collector.num_finished)
-        return collector.outputs()
+        return collector
 
-    async def _arun(self, calls: list[Call], *, keep_errors: bool) -> list[Output]:
+    async def _acollect(self, calls: list[Call], *, keep_errors: bool) -> Collector:
         sink = AsyncSink()
         collector = Collector(calls)
         with self._running(calls, sink):
             while not collector.done:
                 collector.add(await sink.get(), keep_errors=keep_errors)
-        return collector.outputs()
+        return collector
 
     @contextmanager
     def _running(self, calls: list[Call], sink: ThreadSink | AsyncSink) -> Iterator[None]:

@@ -120,8 +120,16 @@ def check_routing(ask: Ask, tags: Sequence[ProgramTag]) -> None:
         checks.check_sendable(tag, "tag")
 
 
-def make_call(ask: Ask, request_id: str, token_ids: list[int], params: SamplingParams, tag: ProgramTag) -> Call:
-    """The requests of one prompt's answers. They share the list of token ids, which nobody changes."""
+def make_call(
+    ask: Ask,
+    request_id: str,
+    token_ids: list[int],
+    params: SamplingParams,
+    tag: ProgramTag,
+    continuations: Sequence[list[int]] = (),
+) -> Call:
+    """The requests of one prompt's answers, or the one that scores its continuations. They share the list of
+    token ids, which nobody changes."""
     children = checks.child_params(params)
     inputs = tuple(
         GenerateInput(
@@ -131,6 +139,7 @@ def make_call(ask: Ask, request_id: str, token_ids: list[int], params: SamplingP
             priority=ask.priority,
             cache_salt=ask.cache_salt,
             tag=tag,
+            continuations=list(continuations),
         )
         for index, child in enumerate(children)
     )

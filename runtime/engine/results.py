@@ -93,3 +93,4 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     score: float
     """What to compare: ``logprob``, or the mean per token where ``normalize`` was asked for."""
     num_cached_tokens: int = 0
+    """Of the request, which scored all continuations together."""

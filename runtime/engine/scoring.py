@@ -1,35 +1,52 @@
-"""Scores of continuations: the log probability of each after one prompt, from the prompt's log probabilities of
-both.
-"""
+"""Scores of continuations: the log probability of each after one prompt, in one request of the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ramet.runtime.engine import prompts as checks
 from ramet.runtime.engine.calls import Call
 from ramet.runtime.engine.intake import Ask, Intake, check_routing, make_call
-from ramet.runtime.engine.results import Output, Score
-from ramet.runtime.protocol import InvalidRequestError, RequestFailedError, SamplingParams
+from ramet.runtime.engine.results import Score
+from ramet.runtime.engine.score_requests import SCORING
+from ramet.runtime.protocol import InvalidRequestError, RequestFailedError, RequestStats
+
+
+class ScoreAnswer(Protocol):
+    """What came back for the call of a ScorePlan."""
+
+    def scores(self) -> list[list[float]]:
+        """Of each continuation its tokens' log probabilities."""
+        ...
+
+    def stats(self) -> RequestStats: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScorePlan:
-    """One call a continuation. Their prompts begin alike, so what they share is computed once."""
+    """The call that scores all continuations."""
 
-    calls: list[Call]
+    call: Call
     continuations: list[list[int]]
     texts: list[str]
 
-    def scores(self, outputs: Sequence[Output], *, normalize: bool) -> list[Score]:
-        """From the calls' outputs; ``normalize`` makes ``score`` the mean per token."""
+    def scores(self, answer: ScoreAnswer, *, normalize: bool) -> list[Score]:
+        """``normalize`` makes ``score`` the mean per token."""
+        logprobs = answer.scores()
+        found = [len(values) for values in logprobs]
+        wanted = [len(token_ids) for token_ids in self.continuations]
+        if found != wanted:
+            raise RequestFailedError(
+                f"the engine returned {found} log probabilities for continuations of {wanted} tokens"
+            )
         return [
-            _score(output, token_ids, text, normalize=normalize)
-            for output, token_ids, text in zip(outputs, self.continuations, self.texts, strict=True)
+            _score(text, token_ids, values, answer.stats(), normalize=normalize)
+            for text, token_ids, values in zip(self.texts, self.continuations, logprobs, strict=True)
         ]
 
 
 def plan_scores(ask: Ask, continuations: object, intake: Intake, new_id: Callable[[], str]) -> ScorePlan:
-    """Requests whose prompt is the prompt's token ids with a continuation's behind them.
+    """One request with the prompt's token ids and those of the continuations.
 
     A continuation is tokenised by itself, without BOS: its first token never merges with the prompt's last one.
 
@@ -46,25 +63,21 @@ def plan_scores(ask: Ask, continuations: object, intake: Intake, new_id: Callabl
         )
     tags = checks.resolve_tags(ask.tag, 1)
     check_routing(ask, tags)
-    # One token has to be sampled for a request to be one; it is thrown away.
-    params = SamplingParams(
-        max_tokens=1, temperature=0.0, prompt_logprobs=0, prompt_logprobs_start=len(prompt_ids)
-    )
-    plan = ScorePlan([], [], [])
+    scored: list[list[int]] = []
+    texts: list[str] = []
     for index, continuation in enumerate(continuations):
         try:
             token_ids = _continuation_ids(continuation, intake)
             checks.check_length(prompt_ids + token_ids, intake.info)
         except InvalidRequestError as error:
             raise type(error)(f"continuation {index}: {error}", field="continuations") from None
-        plan.calls.append(make_call(ask, new_id(), prompt_ids + token_ids, params, tags[0]))
-        plan.continuations.append(token_ids)
-        plan.texts.append(
+        scored.append(token_ids)
+        texts.append(
             continuation
             if isinstance(continuation, str)
             else intake.tokenizer.decode(token_ids, skip_special_tokens=False, at_start=False)
         )
-    return plan
+    return ScorePlan(make_call(ask, new_id(), prompt_ids, SCORING, tags[0], scored), scored, texts)
 
 
 def _continuation_ids(continuation: object, intake: Intake) -> list[int]:
@@ -82,20 +95,15 @@ def _continuation_ids(continuation: object, intake: Intake) -> list[int]:
     return token_ids
 
 
-def _score(output: Output, token_ids: list[int], text: str, *, normalize: bool) -> Score:
-    # The continuation is the end of the prompt, so its entries are the last ones.
-    entries = (output.prompt_logprobs or [])[-len(token_ids) :]
-    values = [entry.chosen.logprob for entry in entries if entry is not None]
-    if len(values) != len(token_ids):
-        raise RequestFailedError(
-            f"the engine returned {len(values)} log probabilities for {len(token_ids)} continuation tokens"
-        )
-    total = sum(values)
+def _score(
+    text: str, token_ids: list[int], logprobs: list[float], stats: RequestStats, *, normalize: bool
+) -> Score:
+    total = sum(logprobs)
     return Score(
         text=text,
         token_ids=token_ids,
-        token_logprobs=values,
+        token_logprobs=logprobs,
         logprob=total,
-        score=total / len(values) if normalize else total,
-        num_cached_tokens=output.stats.num_cached_tokens,
+        score=total / len(logprobs) if normalize else total,
+        num_cached_tokens=stats.num_cached_tokens,
     )

@@ -33,16 +33,19 @@ class PromptTargets:
 class BuiltBatch:
     """One step as the model reads it, and what its logits are for.
 
-    Logits come first for every sampled position, row after row, then for the prompt targets, row after row.
+    Logits come first for every sampled position, row after row, then for the prompt targets, row after row, and
+    last for each position of the rows' ``targets``, row after row.
     """
 
     forward: ForwardBatch
     sampling_rows: list[int]
     num_sampled: int
     prompt_targets: list[PromptTargets]
+    num_logits: int
 
     @property
-    def num_logits(self) -> int:
+    def first_target(self) -> int:
+        """Number of the logits of the first position of ``targets``."""
         return self.num_sampled + sum(targets.count for targets in self.prompt_targets)
 
 
@@ -95,7 +98,7 @@ class BatchBuilder:
             logit_indices=self._tensor(logit_indices),
         )
         sampling_rows = [index for index, row in enumerate(rows) if row.samples]
-        return BuiltBatch(forward, sampling_rows, num_sampled, prompt_targets)
+        return BuiltBatch(forward, sampling_rows, num_sampled, prompt_targets, len(logit_indices))
 
     def _update_pages(self, rows: Sequence[BatchRow]) -> None:
         for row in rows:
@@ -134,6 +137,7 @@ def _logit_indices(rows: Sequence[BatchRow], lens: Sequence[int]) -> tuple[IntAr
     """Which tokens' logits are wanted, how many of them are to be sampled, and what the others predict."""
     sampled: list[int] = []
     prompt: list[IntArray] = []
+    behind: list[IntArray] = []
     prompt_targets: list[PromptTargets] = []
     before = 0
     for index, (row, length) in enumerate(zip(rows, lens, strict=True)):
@@ -149,5 +153,8 @@ def _logit_indices(rows: Sequence[BatchRow], lens: Sequence[int]) -> tuple[IntAr
             if targets.count:
                 # Position p is predicted from the token at p - 1, which is number p - 1 - start of the row.
                 prompt.append(np.arange(targets.first, targets.last + 1) + (before - 1 - row.start))
+        if row.targets.token_ids:
+            behind.append(np.arange(row.targets.first, row.targets.end) + (before - row.start))
         before = end
-    return np.concatenate((np.array(sampled, dtype=np.int64), *prompt)), len(sampled), prompt_targets
+    indices = np.concatenate((np.array(sampled, dtype=np.int64), *prompt, *behind))
+    return indices, len(sampled), prompt_targets

@@ -39,6 +39,24 @@ def token_logprobs(
     return results
 
 
+def target_logprobs(logits: Tensor, ids: Sequence[Sequence[int]]) -> list[list[float]]:
+    """For each row of ``logits`` [positions, vocab_size] fp32 the log probabilities of its tokens ``ids[row]``:
+    the bits that ``token_logprobs`` gives for each. Each row's result depends on that row alone."""
+    found: list[list[float]] = []
+    for chunk in row_chunks(len(ids), logits):
+        rows = range(len(ids))[chunk]
+        padded = padded_rows(logits, rows, [1.0] * len(rows))
+        best = torch.stack((padded.amax(dim=-1), padded.log_softmax(dim=-1).amax(dim=-1))).tolist()
+        at = [(place, token_id) for place, row in enumerate(rows) for token_id in ids[row]]
+        places, targets = torch.tensor(at, device=logits.device, dtype=torch.int64).view(-1, 2).unbind(1)
+        values = iter(padded[places, targets].tolist())
+        found += [
+            [next(values) - maximum + logprob for _ in ids[row]]
+            for row, maximum, logprob in zip(rows, *best, strict=True)
+        ]
+    return found
+
+
 def _normalised(
     logits: Tensor, rows: Sequence[int], ids: Sequence[int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ramet.runtime.attention.base import AttentionBackend
 from ramet.runtime.executor.batch_builder import BatchBuilder, BuiltBatch
 from ramet.runtime.executor.host_memory import keep_freed_memory
-from ramet.runtime.executor.logprobs import token_logprobs
+from ramet.runtime.executor.logprobs import target_logprobs, token_logprobs
 from ramet.runtime.executor.sampler import NOT_FINITE, Sampler, not_finite_rows
 from ramet.runtime.forward import ForwardBatch
 from ramet.runtime.models.model import Model
@@ -103,7 +103,8 @@ class ModelRunner:
             for index, result in instead.items():
                 if results[index].error is None:
                     results[index] = result
-            return self._with_prompt_logprobs(rows, built, logits, results)
+            results = self._with_prompt_logprobs(rows, built, logits, results)
+            return self._with_target_logprobs(rows, built, logits, results)
 
     def warmup(self, num_pages: int = 4) -> None:
         """Run one prefill of ``num_pages`` pages and one decode step, so that the first request does not pay
@@ -208,6 +209,36 @@ class ModelRunner:
             elif results[targets.row].error is None:
                 results[targets.row] = replace(results[targets.row], prompt_logprobs=complete)
         return results
+
+    def _with_target_logprobs(
+        self, rows: Sequence[BatchRow], built: BuiltBatch, logits: _Logits, results: list[RowResult]
+    ) -> list[RowResult]:
+        ids = [token_ids for row in rows for token_ids in row.targets.token_ids]
+        if not ids:
+            return results
+        found = self._target_logprobs(built.first_target, ids, logits)
+        results = list(results)
+        for index, row in enumerate(rows):
+            entries = [next(found) for _ in row.targets.token_ids]
+            complete = [entry for entry in entries if entry is not None]
+            if len(complete) < len(entries):
+                results[index] = RowResult([], error=NOT_FINITE)
+            elif entries and results[index].error is None:
+                results[index] = replace(results[index], target_logprobs=complete)
+        return results
+
+    def _target_logprobs(
+        self, offset: int, ids: Sequence[Sequence[int]], logits: _Logits
+    ) -> Iterator[list[float] | None]:
+        """As _prompt_logprobs, of several tokens each."""
+        for first in range(0, len(ids), self._positions_at_once):
+            chunk = ids[first : first + self._positions_at_once]
+            part = logits(offset + first, offset + first + len(chunk))
+            broken = not_finite_rows(part)
+            if broken:
+                part[broken] = 0.0
+            for row, entry in enumerate(target_logprobs(part, chunk)):
+                yield None if row in broken else entry
 
     def _prompt_logprobs(
         self, offset: int, ids: Sequence[int], counts: Sequence[int], logits: _Logits

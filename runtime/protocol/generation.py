@@ -46,6 +46,9 @@ class GenerateInput(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
     """Prefixes are shared only between requests of the same salt."""
     tag: ProgramTag = ProgramTag()
+    continuations: list[list[int]] = []
+    """Where there are any, the request gives their scores instead of an answer: see TextOutput.scores. Each
+    node of their trie behind ``token_ids`` is computed once."""
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True):
@@ -77,6 +80,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One per token of ``token_ids`` where logprobs were asked for."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """Sent once, with the first token; entry 0 is None."""
+    target_logprobs: list[list[float]] | None = None
+    """Sent once, with the first token, where targets were asked for: of each position its tokens'."""
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     """The token that ended the request, where one did."""
@@ -137,6 +142,9 @@ class TextOutput(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token id, or the stop string or regex, that ended the output."""
+    scores: list[list[float]] | None = None
+    """At the end of a request with continuations: of each the natural-log probability of its tokens, given the
+    prompt and its tokens before."""
     error: str | None = None
     error_kind: str | None = None
     """Name of the error's type, where it is not RequestFailedError."""

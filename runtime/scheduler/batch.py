@@ -15,6 +15,27 @@ from ramet.runtime.protocol import RametError, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
+class Targets:
+    """Tokens whose log probabilities are wanted: ``token_ids[i]`` as what follows position ``first + i``."""
+
+    first: int = 0
+    token_ids: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one."""
+        return self.first + len(self.token_ids)
+
+    def within(self, start: int, end: int) -> "Targets":
+        """Those of the positions start..end-1."""
+        first = min(max(start, self.first), self.end)
+        return Targets(first, self.token_ids[first - self.first : max(first, end) - self.first])
+
+
+NO_TARGETS = Targets()
+
+
+@dataclass(frozen=True, slots=True)
 class BatchRow:
     """One request's part of a step: ``len(token_ids)`` tokens from position ``start`` on.
 
@@ -48,6 +69,8 @@ class BatchRow:
     """[1 + num_drafts, ceil(vocab_size / 32)] grammar bitmask, 1 = allowed; None: unconstrained."""
     pending_mask: RowMask | None = None
     """The same while threads are still at it; ``with_mask`` puts it in its place."""
+    targets: Targets = NO_TARGETS
+    """All of positions that this row computes."""
 
     @property
     def sampled_positions(self) -> int:
@@ -86,6 +109,8 @@ class RowResult:
     """This row alone failed (no token allowed, logits not finite); token_ids is empty."""
     is_late: bool = False
     """The row's masks were not there in time: nothing was sampled, and its last known token comes again."""
+    target_logprobs: list[list[float]] | None = None
+    """Where the row has targets: their natural-log probabilities in the model's own distribution, in order."""
 
 
 class Executor(Protocol):

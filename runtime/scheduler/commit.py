@@ -83,6 +83,14 @@ def gather_prompt_logprobs(request: Request, row: BatchRow, result: RowResult) -
         request.next_prompt_logprob = max(request.next_prompt_logprob, last + 1)
 
 
+def gather_target_logprobs(request: Request, row: BatchRow, result: RowResult) -> None:
+    """Put a chunk's target log probabilities behind those of the chunks before; what was computed again is
+    there already."""
+    known = request.targets.first + len(request.target_logprobs) - row.targets.first
+    if result.target_logprobs is not None:
+        request.target_logprobs += result.target_logprobs[known:]
+
+
 def check_results(batch: ScheduledBatch, results: Sequence[RowResult]) -> None:
     """The executor kept to its contract.
 
@@ -112,6 +120,11 @@ def check_results(batch: ScheduledBatch, results: Sequence[RowResult]) -> None:
                     f"the executor returned {len(result.prompt_logprobs or ())} prompt logprobs for request "
                     f"{row.request_id!r}; positions {first} to {last} were wanted"
                 )
+        found = [len(logprobs) for logprobs in result.target_logprobs or ()]
+        if found != [len(token_ids) for token_ids in row.targets.token_ids]:
+            raise ValueError(
+                f"the executor's target logprobs of request {row.request_id!r} are not one a target"
+            )
 
 
 def _prompt_logprob_range(row: BatchRow) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from ramet.runtime.protocol import (
     SamplingParams,
     TokenLogprobs,
 )
+from ramet.runtime.scheduler.batch import NO_TARGETS, Targets
 
 NO_SLOT = -1
 NO_TAG = ProgramTag()
@@ -90,6 +91,10 @@ class Request:
     """Gathered chunk by chunk, one for each prompt position; None once sent, and where not asked for."""
     next_prompt_logprob: int = 0
     """First prompt position whose log probability is still to come; num_prompt_tokens where none is."""
+    targets: Targets = NO_TARGETS
+    """Of positions of the prompt."""
+    target_logprobs: list[list[float]] = field(default_factory=list)
+    """Of the targets' first positions, as far as they were computed."""
     num_forced_drafts: int = 0
     """Of the step that is being computed: how many of its drafts the grammar forces."""
 
@@ -116,6 +121,7 @@ class Request:
         arrival: float,
         matcher: GrammarMatcher | None = None,
         seed: int | None = None,
+        targets: Targets = NO_TARGETS,
     ) -> "Request":
         """``seed``: used where the parameters name none; drawn at random where it is None too."""
         params = source.params
@@ -134,6 +140,7 @@ class Request:
             cache_salt=source.cache_salt,
             tag=source.tag,
             matcher=matcher,
+            targets=targets,
             prompt_logprobs=[None] * num_prompt_tokens if wants_logprobs else None,
             next_prompt_logprob=max(1, params.prompt_logprobs_start) if wants_logprobs else num_prompt_tokens,
         )
@@ -156,10 +163,14 @@ class Request:
     @property
     def max_cached_tokens(self) -> int:
         """How much of the history may come from the cache: the last token must be computed, to sample from
-        it, and so must the token before each prompt position whose log probability is still to come."""
+        it, and so must the token before each prompt position whose log probability is still to come, and each
+        position whose targets are."""
+        limit = len(self.history) - 1
         if self.next_prompt_logprob < self.num_prompt_tokens:
-            return self.next_prompt_logprob - 1
-        return len(self.history) - 1
+            limit = self.next_prompt_logprob - 1
+        if len(self.target_logprobs) < len(self.targets.token_ids):
+            limit = min(limit, self.targets.first + len(self.target_logprobs))
+        return limit
 
     def stats(self) -> RequestStats:
         """Where its time went, up to now; complete once it is FINISHED."""

@@ -61,6 +61,7 @@ class RowBuilder:
             history=history,
             banned_token_ids=request.banned_token_ids if is_banned else (),
             pending_mask=pending_mask,
+            targets=request.targets.within(start, end),
         )
 
     def _drafts(self, request: Request, limit: int, guess_limit: int, page_reserve: int) -> list[int]:

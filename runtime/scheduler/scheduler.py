@@ -11,7 +11,12 @@ from ramet.runtime.grammar.service import JobThreads
 from ramet.runtime.protocol import FinishReason, InvalidRequestError, Prefix, RametError, TokenOutput
 from ramet.runtime.scheduler.admission import check_request
 from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
-from ramet.runtime.scheduler.commit import check_results, commit_tokens, gather_prompt_logprobs
+from ramet.runtime.scheduler.commit import (
+    check_results,
+    commit_tokens,
+    gather_prompt_logprobs,
+    gather_target_logprobs,
+)
 from ramet.runtime.scheduler.config import SchedulerConfig
 from ramet.runtime.scheduler.drafting import DraftProposer
 from ramet.runtime.scheduler.kv_pages import KVPages
@@ -250,6 +255,7 @@ class Scheduler:
                 continue
             self._pages.settle(request)
             gather_prompt_logprobs(request, row, result)
+            gather_target_logprobs(request, row, result)
             request.num_computed_tokens = row.end - row.num_drafts
             if result.is_late:
                 self._hold(request)
@@ -434,10 +440,11 @@ class Scheduler:
         request.num_computed_tokens += max(0, num_tokens - 1)
         self._counts.outputs += num_tokens
         self._count_drafts(request, row.num_drafts, len(result.token_ids) - 1)
-        prompt_logprobs = None
+        prompt_logprobs = target_logprobs = None
         if num_tokens:
             if request.first_token_time is None:
                 request.first_token_time = now
+                target_logprobs = request.target_logprobs or None
             prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         if commit.finish_reason is not None:
             self._end(request, commit.finish_reason, keep=commit.error is None)
@@ -448,6 +455,7 @@ class Scheduler:
             token_ids=commit.token_ids,
             logprobs=None if result.logprobs is None else result.logprobs[:num_tokens],
             prompt_logprobs=prompt_logprobs,
+            target_logprobs=target_logprobs,
             finish_reason=commit.finish_reason,
             stop_token_id=commit.stop_token_id,
             error=commit.error,

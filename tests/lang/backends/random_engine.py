@@ -65,8 +65,13 @@ class RandomExecutor:
             first = max(row.start + 1, row.params.prompt_logprobs_start, 1)
             last = min(row.end, row.num_prompt_tokens - 1)
             prompt_logprobs = [self._entry(history[:p], history[p]) for p in range(first, last + 1)]
+        behind = [history[: position + 1] for position in range(row.targets.first, row.targets.end)]
+        targets = [
+            [float(self.model.logprobs(known)[token_id]) for token_id in token_ids]
+            for known, token_ids in zip(behind, row.targets.token_ids, strict=True)
+        ]
         if not row.samples:
-            return RowResult([], prompt_logprobs=prompt_logprobs)
+            return RowResult([], prompt_logprobs=prompt_logprobs, target_logprobs=targets)
         if len(history) == row.num_prompt_tokens:
             self.prompts.append(history)
         logprobs = self.model.logprobs(history)
@@ -80,7 +85,7 @@ class RandomExecutor:
             draw = random.Random(hash((row.seed, len(history))))
             token_id = draw.choices(range(self.model.vocab_size), np.exp(logprobs).tolist())[0]
         entries = None if row.params.logprobs is None else [self._entry(history, token_id)]
-        return RowResult([token_id], logprobs=entries, prompt_logprobs=prompt_logprobs)
+        return RowResult([token_id], logprobs=entries, prompt_logprobs=prompt_logprobs, target_logprobs=targets)
 
     def _entry(self, history: Sequence[int], token_id: int) -> TokenLogprobs:
         return TokenLogprobs(Logprob(token_id, float(self.model.logprobs(history)[token_id]), 0))

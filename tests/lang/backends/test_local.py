@@ -452,6 +452,7 @@ class TestSelect:
         for normalization, scores in (("sum", sums), ("token_length", means), ("unconditional", against)):
             prompt = backend.prompt()
             prompt.append_text(text)
+            num_before = len(engine.executor.prompts)
             result = run(prompt.select(SelectRequest(options=self.OPTIONS, normalization=normalization)))
             assert result.scores == pytest.approx(scores, abs=1e-5)
             assert result.index == int(np.argmax(scores))
@@ -459,8 +460,10 @@ class TestSelect:
             assert prompt.text() == text + result.option
             assert run(prompt.token_ids()) == tokenizer.encode(text + result.option)
             assert result.stats is not None
-            num_prompt = len(tokenizer.encode(text))
-            assert result.stats.num_prompt_tokens == 5 * num_prompt + sum(self.lengths(tokenizer))
+            # What an option's token follows: the prompt, and the tokens of the longest option but its last.
+            read = len(tokenizer.encode(text)) + max(self.lengths(tokenizer)) - 1
+            assert result.stats.num_prompt_tokens == read
+            assert len(engine.executor.prompts) - num_before == (2 if normalization == "unconditional" else 1)
 
     def test_greedy_is_the_choice_of_greedy_decoding(self, engine: RandomEngine, backend: LocalBackend) -> None:
         tokenizer = engine.face.tokenizer

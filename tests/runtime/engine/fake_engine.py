@@ -50,13 +50,16 @@ class SpeakingExecutor:
             first = max(row.start + 1, row.params.prompt_logprobs_start, 1)
             last = min(row.end, row.num_prompt_tokens - 1)
             prompt_logprobs = [logprob_of(row.history[p]) for p in range(first, last + 1)]
+        targets = [[logprob_of(token_id).chosen.logprob for token_id in ids] for ids in row.targets.token_ids]
         if not row.samples:
-            return RowResult([], prompt_logprobs=prompt_logprobs)
+            return RowResult([], prompt_logprobs=prompt_logprobs, target_logprobs=targets)
         if b"row error" in prompt:
             return RowResult([], prompt_logprobs=prompt_logprobs, error="no token is allowed here")
         token_id = next_token(row, prompt)
         logprobs = None if row.params.logprobs is None else [logprob_of(token_id)]
-        return RowResult([token_id], logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        return RowResult(
+            [token_id], logprobs=logprobs, prompt_logprobs=prompt_logprobs, target_logprobs=targets
+        )
 
 
 def next_token(row: BatchRow, prompt: bytes) -> int:

@@ -15,7 +15,7 @@ from ramet.runtime.executor.model_runner import ModelRunner
 from ramet.runtime.forward import AttentionPlan, AttentionSpec, ForwardBatch
 from ramet.runtime.models.config import ModelConfig
 from ramet.runtime.protocol import SamplingParams, TokenLogprobs
-from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
+from ramet.runtime.scheduler.batch import NO_TARGETS, BatchRow, RowResult, ScheduledBatch, Targets
 
 SPEC = AttentionSpec(layer_id=0, scale=1.0)
 EMPTY = -1
@@ -140,6 +140,8 @@ class DrivenRequest:
     num_computed_tokens: int = 0
     num_named_pages: int = 0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    targets: Targets = NO_TARGETS
+    target_logprobs: list[list[float]] = field(default_factory=list)
     results: list[RowResult] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -170,6 +172,7 @@ class DrivenRequest:
             seed=self.seed,
             num_prompt_tokens=self.num_prompt_tokens,
             history=self.history,
+            targets=self.targets.within(start, start + len(known)),
         )
         self.num_named_pages = max(num_pages, self.num_named_pages)
         return row
@@ -181,6 +184,7 @@ class DrivenRequest:
             self.num_computed_tokens += len(result.token_ids) - 1
         self.history += result.token_ids
         self.prompt_logprobs += result.prompt_logprobs or []
+        self.target_logprobs += result.target_logprobs or []
 
     def preempt(self, slot: int, pages: list[int]) -> None:
         """Everything computed is lost; it goes on in another slot, on other pages."""

@@ -8,7 +8,7 @@ import torch
 
 from ramet.runtime.executor.batch_builder import BatchBuilder, BuiltBatch
 from ramet.runtime.protocol import SamplingParams
-from ramet.runtime.scheduler.batch import BatchRow
+from ramet.runtime.scheduler.batch import BatchRow, Targets
 from tests.runtime.executor.fakes import HashAttention
 
 PAGE_SIZE = 4
@@ -160,3 +160,14 @@ def test_prompt_targets(
     assert (targets.row, targets.first, targets.last, targets.count) == (1, first, last, len(indices))
     assert batch.forward.logit_indices.tolist() == [1, *[2 + index for index in indices]]
     assert batch.num_logits == 1 + len(indices)
+
+
+def test_targets_come_behind_the_prompts_own() -> None:
+    params = SamplingParams(prompt_logprobs=1)
+    both = row(4, 4, (0, [1, 2, 3]), params=params, num_prompt_tokens=9, samples=False)
+    both = replace(both, targets=Targets(5, ((1,), (2, 3), ())))
+    plain = row(0, 2, (0, [9]), slot=1)
+    batch = Built().build(both, plain)
+    # Sampled: the plain row's last; the prompt's positions 5 to 8, seen from 4 to 7; and the targets' 5 to 7.
+    assert batch.forward.logit_indices.tolist() == [5, 0, 1, 2, 3, 1, 2, 3]
+    assert (batch.num_sampled, batch.first_target, batch.num_logits) == (1, 5, 8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ramet.runtime.executor.logprobs import token_logprobs
+from ramet.runtime.executor.logprobs import target_logprobs, token_logprobs
 from ramet.runtime.executor.row_ops import DeviceRows, HostRows, RowOps
 
 BOTH = pytest.mark.parametrize("ops", [HostRows(), DeviceRows()], ids=["host", "device"])
@@ -56,3 +56,21 @@ def test_more_than_the_vocabulary_has(ops: RowOps) -> None:
 @BOTH
 def test_nothing_asked(ops: RowOps) -> None:
     assert token_logprobs(torch.zeros(0, 4), [], [], [], ops) == []
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_targets_have_the_same_bits_whatever_is_beside_them(offset: float) -> None:
+    logits = torch.randn(7, 777, generator=torch.Generator().manual_seed(1)) * 4 + offset
+    logits[2, 5] = float("-inf")
+    ids = [(17, 770), (), (5, 0), (3,), tuple(range(777)), (9,), (9,)]
+    found = target_logprobs(logits, ids)
+    assert [len(one) for one in found] == [len(one) for one in ids]
+    for row, token_ids in enumerate(ids):
+        entries = token_logprobs(logits, [row] * len(token_ids), token_ids, [0] * len(token_ids), HostRows())
+        assert found[row] == [entry.chosen.logprob for entry in entries]
+        assert target_logprobs(logits[row : row + 1], [token_ids]) == [found[row]]
+    assert found[2][0] == float("-inf")
+
+
+def test_no_targets() -> None:
+    assert target_logprobs(torch.zeros(0, 4), []) == []

@@ -12,7 +12,7 @@ import torch
 from ramet.runtime.executor.model_runner import HeadApart, ModelRunner, RunnerConfig
 from ramet.runtime.executor.sampler import NOT_FINITE
 from ramet.runtime.protocol import SamplingParams, TokenLogprobs
-from ramet.runtime.scheduler.batch import ScheduledBatch
+from ramet.runtime.scheduler.batch import ScheduledBatch, Targets
 from tests.runtime.executor import sampling_oracle
 from tests.runtime.executor.fakes import DrivenRequest, HashAttention, HashModel, HeadedHashModel, hashes, step
 from tests.runtime.executor.rows import decode_row
@@ -185,6 +185,50 @@ class TestPromptLogprobs:
     def test_rows_behind_the_prompt_have_none_to_give(self) -> None:
         request, _ = self.run(make_runner(), 100, prompt_logprobs=1)
         assert [len(result.prompt_logprobs or []) for result in request.results] == [16, 0, 0]
+
+
+class TestTargets:
+    TARGETS = Targets(5, ((3,), (), tuple(range(VOCAB_SIZE)), *[(1, 2, 2)] * 9))
+    """Up to the last position of the prompt."""
+
+    def run(self, runner: ModelRunner, chunk: int, **params: Any) -> DrivenRequest:
+        request, bystander = make_request(0, **params), make_request(1)
+        request.targets = self.TARGETS
+        while not request.output:
+            step(runner, 4, [bystander, request], max_tokens=chunk)
+        return request
+
+    @pytest.mark.parametrize("chunk", [1, 4, 7, 100])
+    @pytest.mark.parametrize("positions", [1, 3, 1 << 10])
+    def test_each_token_behind_its_position_however_the_prompt_is_cut(self, chunk: int, positions: int) -> None:
+        runner = make_runner(max_logit_elements=positions * VOCAB_SIZE)
+        request = self.run(runner, chunk, prompt_logprobs=0, temperature=0.3, logit_bias={3: 9.0})
+        assert request.output == expected_output(request, 1)
+        assert len(request.target_logprobs) == len(self.TARGETS.token_ids)
+        for position, token_ids, found in zip(
+            range(5, 17), self.TARGETS.token_ids, request.target_logprobs, strict=True
+        ):
+            logits = np.random.default_rng(hashes(request.history[: position + 1])[-1]).standard_normal(
+                VOCAB_SIZE
+            )
+            expected = sampling_oracle.logprobs(logits * 3)[list(token_ids)]
+            assert found == pytest.approx(expected.tolist(), abs=1e-5)
+        # The prompt's own tokens have the bits that prompt_logprobs have.
+        entry = request.prompt_logprobs[7]
+        assert request.target_logprobs[2][entry.chosen.token_id] == entry.chosen.logprob
+
+    def test_a_position_that_is_not_finite_fails_its_row(self) -> None:
+        runner = make_runner(HashModel(VOCAB_SIZE, broken=[7]))
+        requests = [make_request(number, length=5) for number in range(3)]
+        for request in requests:
+            request.history[:] = [1, 2, 3, 4, 5]
+            request.targets = Targets(2, ((0, 1), (2,)))
+        requests[1].history[2] = 7
+        step(runner, 4, requests)
+        failed = requests[1].results[0]
+        assert (failed.token_ids, failed.error, failed.target_logprobs) == ([], NOT_FINITE, None)
+        for request in (requests[0], requests[2]):
+            assert [len(one) for one in request.target_logprobs] == [2, 1]
 
 
 class TestErrors:

@@ -129,7 +129,7 @@ class FakeExecutor:
         result = self._row(row, slots, states)
         if instead is None or result.error is not None:
             return result
-        return replace(instead, prompt_logprobs=result.prompt_logprobs)
+        return replace(instead, prompt_logprobs=result.prompt_logprobs, target_logprobs=result.target_logprobs)
 
     def _take_pages(self, row: BatchRow) -> list[int]:
         """The KV slot of each position up to the row's end."""
@@ -180,11 +180,15 @@ class FakeExecutor:
             for position in range(row.start, row.end):
                 self.cells[slots[position]] = _Cell(salt, states[position], broken=True)
         prompt_logprobs = self._prompt_logprobs(row, states)
+        targets = [
+            [logprob_of(states[position], token_id).chosen.logprob - token_id for token_id in token_ids]
+            for position, token_ids in enumerate(row.targets.token_ids, row.targets.first)
+        ]
         if not row.samples:
-            return RowResult([], prompt_logprobs=prompt_logprobs)
+            return RowResult([], prompt_logprobs=prompt_logprobs, target_logprobs=targets)
         if is_broken:
             return RowResult([], error="logits are not finite")
-        return self._sample(row, states, prompt_logprobs)
+        return replace(self._sample(row, states, prompt_logprobs), target_logprobs=targets)
 
     def _prompt_logprobs(self, row: BatchRow, states: list[int]) -> list[TokenLogprobs] | None:
         if row.params.prompt_logprobs is None:

@@ -17,6 +17,7 @@ from ramet.runtime.scheduler import (
     Scheduler,
     SchedulerConfig,
 )
+from ramet.runtime.scheduler.batch import NO_TARGETS, Targets
 from tests.runtime.scheduler.fakes import (
     FakeClock,
     FakeExecutor,
@@ -68,10 +69,12 @@ class Simulation:
         self.may_fail: set[str] = set()
         """Requests that may have read what a broken row wrote."""
 
-    def add(self, source: GenerateInput, matcher: TurnMatcher | None = None) -> None:
+    def add(
+        self, source: GenerateInput, matcher: TurnMatcher | None = None, targets: Targets = NO_TARGETS
+    ) -> None:
         request_id = source.request_id
         own = None if matcher is None else matcher.fork()
-        request = Request.from_input(source, arrival=self.clock(), matcher=matcher)
+        request = Request.from_input(source, arrival=self.clock(), matcher=matcher, targets=targets)
         self.scheduler.add(request)
         self.salts[request_id] = source.cache_salt
         self.sources[request_id] = source
@@ -135,6 +138,14 @@ class Simulation:
             ]
         else:
             assert output.prompt_logprobs is None
+        targets = self.requests[request_id].targets
+        if targets.token_ids and is_first:
+            assert output.target_logprobs == [
+                [logprob_of(states[position], token_id).chosen.logprob - token_id for token_id in token_ids]
+                for position, token_ids in enumerate(targets.token_ids, targets.first)
+            ]
+        else:
+            assert output.target_logprobs is None
         if output.finish_reason is FinishReason.ERROR:
             assert output.error is not None
             assert request_id in self.may_fail or expected.finish_reason is FinishReason.ERROR
@@ -218,6 +229,16 @@ def random_source(rng: Random, request_id: str, config: SchedulerConfig) -> Gene
         salt=rng.choice(["", "", "tenant"]),
         **params,
     )
+
+
+def random_targets(rng: Random, source: GenerateInput) -> Targets:
+    """Of some positions of the prompt, up to its end or not."""
+    if rng.random() < 0.6:
+        return NO_TARGETS
+    first = rng.randrange(len(source.token_ids))
+    count = rng.choice([1, 3, len(source.token_ids)])
+    token_ids = [tuple(range(rng.randrange(4))) for _ in source.token_ids[first : first + count]]
+    return Targets(first, tuple(token_ids))
 
 
 def random_matcher(rng: Random) -> TurnMatcher | None:

@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from ramet.runtime.protocol import SamplingParams
-from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
+from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch, Targets
 
 CHUNK = BatchRow(
     request_id="a",
@@ -65,3 +65,13 @@ def test_what_a_row_need_not_say() -> None:
     assert (CHUNK.banned_token_ids, CHUNK.mask) == ((), None)
     result = RowResult([4])
     assert (result.logprobs, result.prompt_logprobs, result.error) == (None, None, None)
+
+
+def test_the_targets_of_a_row() -> None:
+    targets = Targets(3, ((1,), (2, 4), (5,)))
+    assert targets.end == 6
+    assert targets.within(0, 9) == targets
+    assert targets.within(4, 5) == Targets(4, ((2, 4),))
+    assert targets.within(0, 4) == Targets(3, ((1,),))
+    for start, end in ((0, 3), (6, 9), (0, 0), (9, 12)):
+        assert targets.within(start, end).token_ids == ()

@@ -8,7 +8,13 @@ import pytest
 
 from ramet.runtime.protocol import FinishReason
 from ramet.runtime.scheduler import BatchRow, Request, RowResult, ScheduledBatch
-from ramet.runtime.scheduler.commit import check_results, commit_tokens, gather_prompt_logprobs
+from ramet.runtime.scheduler.batch import Targets
+from ramet.runtime.scheduler.commit import (
+    check_results,
+    commit_tokens,
+    gather_prompt_logprobs,
+    gather_target_logprobs,
+)
 from tests.runtime.scheduler.fakes import TurnMatcher, logprob_of, make_input
 
 EOS = 7
@@ -112,6 +118,12 @@ def _row(**changes: Any) -> BatchRow:
             [RowResult([4], prompt_logprobs=[])],
             "0 prompt logprobs for request 'a'; positions 1 to 2",
         ),
+        (_row(targets=Targets(1, ((3, 4),))), [RowResult([4])], "not one a target"),
+        (
+            _row(targets=Targets(1, ((3, 4), (5,)))),
+            [RowResult([4], target_logprobs=[[-1.0], [-1.0]])],
+            "not one a target",
+        ),
     ],
 )
 def test_an_executor_that_breaks_its_contract_is_refused(
@@ -134,4 +146,18 @@ def test_prompt_logprobs_come_chunk_by_chunk_into_their_places() -> None:
         first, last = max(start + 1, 3), min(end, 7)
         gather_prompt_logprobs(request, row, RowResult([], prompt_logprobs=values[first : last + 1]))
     assert request.prompt_logprobs == [None, None, None, *values[3:]]
+    assert request.max_cached_tokens == 7
+
+
+def test_target_logprobs_come_chunk_by_chunk_and_again() -> None:
+    targets = Targets(2, ((1,), (1, 2), (), (3,)))
+    request = Request.from_input(make_input("a", list(range(8))), arrival=0.0, targets=targets)
+    values = [[-2.0], [-3.0, -3.5], [], [-5.0]]
+    # The second chunk begins anew: the request was preempted, and less is cached than before.
+    for start, end in ((0, 4), (3, 5), (5, 8)):
+        part = targets.within(start, end)
+        row = _row(start=start, token_ids=list(range(start, end)), num_prompt_tokens=8, targets=part)
+        found = values[part.first - 2 : part.end - 2]
+        gather_target_logprobs(request, row, RowResult([], target_logprobs=found))
+    assert request.target_logprobs == values
     assert request.max_cached_tokens == 7

@@ -4,6 +4,7 @@ from typing import Any
 
 from ramet.runtime.protocol import ProgramTag, SamplingParams
 from ramet.runtime.scheduler import Request, RequestStatus
+from ramet.runtime.scheduler.batch import Targets
 from tests.runtime.scheduler.fakes import make_input
 
 
@@ -69,3 +70,14 @@ def test_a_request_that_never_ran_waited_all_its_life() -> None:
     request.finish_time = 14.0
     assert request.stats().queue_time == 4.0
     assert request.params == SamplingParams(temperature=0.0, max_tokens=1)
+
+
+def test_positions_whose_targets_are_still_to_come_are_never_cached() -> None:
+    request = Request.from_input(make_input("a", [1] * 10), arrival=0.0, targets=Targets(4, ((1,), (2,))))
+    seen = []
+    for found in ([], [[-1.0]], [[-1.0], [-2.0]]):
+        request.target_logprobs = found
+        seen.append(request.max_cached_tokens)
+    assert seen == [4, 5, 9]
+    source = make_input("a", [1] * 10, prompt_logprobs=0, prompt_logprobs_start=3)
+    assert Request.from_input(source, arrival=0.0, targets=Targets(4, ((1,),))).max_cached_tokens == 2

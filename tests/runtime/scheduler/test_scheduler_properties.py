@@ -13,7 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
 
 from ramet.runtime.protocol import FinishReason
-from tests.runtime.scheduler.simulation import Simulation, random_matcher, random_source, tiny_config
+from tests.runtime.scheduler.simulation import (
+    Simulation,
+    random_matcher,
+    random_source,
+    random_targets,
+    tiny_config,
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -58,7 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         rng = Random(seed)
         self.num_added += 1
         source = random_source(rng, f"r{self.num_added}", self.simulation.config)
-        self.simulation.add(source, random_matcher(rng))
+        self.simulation.add(source, random_matcher(rng), random_targets(rng, source))
 
     @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
@@ -104,7 +110,8 @@ def test_long_random_use(page_size: int, drafts: bool, shares: bool) -> None:
             config, fcfs=round_ % 3 == 0, lfu=round_ % 2 == 0, drafts=drafts, late=round_ % 4 == 1
         )
         for index in range(60):
-            simulation.add(random_source(rng, f"r{index}", config), random_matcher(rng))
+            source = random_source(rng, f"r{index}", config)
+            simulation.add(source, random_matcher(rng), random_targets(rng, source))
             for _ in range(rng.choice([0, 0, 1, 3, 8])):
                 simulation.step(fails=rng.random() < 0.02)
             if rng.random() < 0.1:
@@ -129,7 +136,7 @@ def test_rows_whose_numbers_break_take_only_those_with_them_who_read_them(page_s
         for source in sources:
             if rng.random() < 0.2:
                 simulation.executor.broken.add(source.request_id)
-            simulation.add(source, random_matcher(rng))
+            simulation.add(source, random_matcher(rng), random_targets(rng, source))
             for _ in range(rng.randrange(4)):
                 simulation.step()
         simulation.drain(reset=False)
