@@ -22,12 +22,14 @@ from ramet.runtime.server import (
     responses_route,
 )
 from ramet.runtime.server.chat_prompt import ChatModel
+from ramet.runtime.server.chat_chunks import ChatCompletion
 from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.completion_writer import Completion
 from ramet.runtime.server.errors import HttpError, bad_request, error_response
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.middleware import RequestMiddleware
-from ramet.runtime.server.openapi import Records, described_body, with_records
+from ramet.runtime.server.openapi import Answer, Records, described_body, with_records
 from ramet.runtime.server.prompt_size import PromptSize
 from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.state import ServerState
@@ -36,6 +38,22 @@ from ramet.runtime.server.tools.formats import tool_format
 from ramet.runtime.tokenizer import TokenizerSpec
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+_ANSWERS = {
+    "/v1/chat/completions": Answer(ChatCompletion, streams=True),
+    "/v1/completions": Answer(Completion, streams=True),
+    "/v1/responses": Answer(streams=True),
+    "/v1/messages": Answer(streams=True),
+    wire.GENERATE_ROUTE: Answer(wire.GenerateResponse, streams=True),
+    wire.SCORE_ROUTE: Answer(wire.ScoreResponse),
+    wire.ENCODE_CHAT_ROUTE: Answer(wire.EncodeChatResponse),
+    wire.TOKENIZE_ROUTE: Answer(wire.TokenizeResponse),
+    wire.DETOKENIZE_ROUTE: Answer(wire.DetokenizeResponse),
+    wire.FLUSH_CACHE_ROUTE: Answer(wire.FlushCacheResponse),
+    wire.MODEL_INFO_ROUTE: Answer(wire.ServedModel),
+    wire.TOKENIZER_ROUTE: Answer(media_type="application/msgpack"),
+    "/metrics": Answer(media_type="text/plain"),
+}
 
 DEFAULT_WIDTH = 128
 
@@ -64,6 +82,7 @@ _GET: tuple[tuple[str, Endpoint], ...] = (
     ("/ready", operations.ready),
     ("/v1/responses/{response_id}", responses_route.stored_response),
     ("/v1/responses/{response_id}/input_items", responses_route.stored_input),
+    "/v1/responses/compact": ": send the conversation as it is; every prefix is cached",
     ("/v1/models", operations.models),
     ("/v1/models/{model:path}", operations.model),
     (wire.MODEL_INFO_ROUTE, operations.model_info),
@@ -113,7 +132,7 @@ def create_app(
         app.add_api_route(path, endpoint, methods=["GET"])
         app.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/v1/responses/{response_id}", responses_route.delete_response, methods=["DELETE"])
-    with_records(app, [records for _, _, records in _POST])
+    with_records(app, [records for _, _, records in _POST], _ANSWERS)
     app.add_exception_handler(HttpError, _http_error)
     app.add_exception_handler(HTTPException, _no_route)
     # The last one added is the outermost.
@@ -149,13 +168,16 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     hint = _NOT_HERE.get(path.rstrip("/"), "")
-    if error.status_code == 404 and any(f"/v1{path.rstrip('/')}" == route for route, *_ in (*_POST, *_GET)):
+    # One that is not here may look like another route's with an id.
+    status = 404 if hint else error.status_code
+    if status == 404 and not hint and any(f"/v1{path.rstrip('/')}" == route for route, *_ in (*_POST, *_GET)):
         hint = "; OpenAI's routes are under /v1: end the client's base URL with it"
-    what = "does not take this method" if error.status_code == 405 else "is not a route of this server"
+    what = "does not take this method" if status == 405 else "is not a route of this server"
     answer = bad_request(
         f"{path[:200]} {what}{hint}",
-        code="method_not_allowed" if error.status_code == 405 else "not_found",
-        status=error.status_code,
+        code="method_not_allowed" if status == 405 else "not_found",
+        status=status,
     )
-    answer.headers.update(error.headers or {})
+    if status == error.status_code:
+        answer.headers.update(error.headers or {})
     return error_response(answer)

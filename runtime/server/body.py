@@ -17,6 +17,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 LARGE_BODY = 1 << 20
 """Bytes; decoding more takes milliseconds, for which the event loop must not wait."""
 
+MAX_SEPARATORS = 1 << 20
+"""Commas and opening brackets of a body, about as many as it has values. A decoder holds up every other thread
+until it is done: seconds for the ten million values that 24 MB can be, and for a long text next to nothing."""
+
 _WHERE = re.compile(r"(?P<text>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
@@ -69,6 +73,12 @@ async def _read(request: Request, max_bytes: int) -> bytes:
 
 
 def _decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
+    if len(body) > MAX_SEPARATORS and sum(map(body.count, (b",", b"[", b"{"))) > MAX_SEPARATORS:
+        raise bad_request(
+            f"the body has more than {MAX_SEPARATORS} commas and brackets; send fewer values in one request",
+            code="body_too_large",
+            status=413,
+        )
     try:
         decoded = msgspec.json.decode(body)
     except RecursionError:

@@ -67,6 +67,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "assistant"
     content: str | None
     refusal: None = None
+    annotations: list[str] = []
+    """None: there is no search here that an answer could cite."""
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 

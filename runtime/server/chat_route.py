@@ -40,7 +40,7 @@ async def chat_completions(request: Request) -> Response:
     sampling = convert(sampling_part, SamplingFields)
     constraints = convert(constraint_part, ConstraintFields)
     routing = convert(routing_part, RoutingFields)
-    state.check_model(fields.model)
+    state.require_model(fields.model)
     renamed = {**renamed_for(constraints), "prompts": "messages"}
     try:
         check_stream_options(fields.stream, fields.stream_options)

@@ -63,7 +63,7 @@ async def completions(request: Request) -> Response:
     sampling = convert(sampling_part, SamplingFields)
     constraints = convert(constraint_part, ConstraintFields)
     routing = convert(routing_part, RoutingFields)
-    state.check_model(fields.model)
+    state.require_model(fields.model)
     renamed = renamed_for(constraints)
     num_prompts = len(fields.prompt) if _is_batch(fields.prompt) else 1
     state.gateway.check_size(num_prompts)

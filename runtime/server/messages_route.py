@@ -81,7 +81,7 @@ async def _messages(request: Request) -> Response:
     own_part, routing_part = split(await state.read(request), *RECORDS)
     fields = convert(own_part, MessagesFields)
     routing = convert(routing_part, RoutingFields)
-    state.check_model(fields.model)
+    state.require_model(fields.model)
     try:
         if fields.max_tokens is None:
             raise InvalidRequestError("max_tokens is missing; say how many at most", field="max_tokens")
@@ -119,7 +119,7 @@ async def _count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens"""
     state = state_of(request)
     fields = convert(split(await state.read(request), MessagesFields)[0], MessagesFields)
-    state.check_model(fields.model)
+    state.require_model(fields.model)
     try:
         prompt = await _prompt(state, fields)
     except RametError as error:

@@ -40,12 +40,8 @@ class MessagesWriter:
     def end(self) -> list[Event]:
         usage = self._chat.usage()
         reason, sequence = self._stop
-        counts = {
-            "input_tokens": usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens,
-            "cache_read_input_tokens": usage.prompt_tokens_details.cached_tokens,
-            "cache_creation_input_tokens": 0,
-            "output_tokens": usage.completion_tokens,
-        }
+        num_cached = usage.prompt_tokens_details.cached_tokens
+        counts = _usage(usage.prompt_tokens - num_cached, num_cached, usage.completion_tokens)
         return [
             *self._close_block(),
             {
@@ -92,7 +88,9 @@ class MessagesWriter:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {"input_tokens": self._num_prompt_tokens, "output_tokens": 0},
+            "stop_details": None,
+            "container": None,
+            "usage": _usage(self._num_prompt_tokens, 0, 0),
         }
         return {"type": "message_start", "message": message}
 
@@ -110,13 +108,19 @@ class MessagesWriter:
             yield from self._open_block(("thinking", 0), {"type": "thinking", "thinking": "", "signature": ""})
             yield self._block_delta({"type": "thinking_delta", "thinking": delta.reasoning_content})
         if isinstance(delta.content, str) and delta.content:
-            yield from self._open_block(("text", 0), {"type": "text", "text": ""})
+            yield from self._open_block(("text", 0), {"type": "text", "text": "", "citations": None})
             yield self._block_delta({"type": "text_delta", "text": delta.content})
         for call in delta.tool_calls or ():
             yield from self._call(call)
 
     def _call(self, call: ToolCallDelta) -> Iterator[Event]:
-        block: Event = {"type": "tool_use", "id": call.id, "name": call.function.name, "input": {}}
+        block: Event = {
+            "type": "tool_use",
+            "id": call.id,
+            "name": call.function.name,
+            "input": {},
+            "caller": {"type": "direct"},
+        }
         yield from self._open_block(("tool_use", call.index), block)
         if call.function.arguments:
             yield self._block_delta({"type": "input_json_delta", "partial_json": call.function.arguments})
@@ -137,6 +141,21 @@ class MessagesWriter:
 
     def _block_delta(self, delta: Event) -> Event:
         return {"type": "content_block_delta", "index": self._num_blocks - 1, "delta": delta}
+
+
+def _usage(input_tokens: int, num_cached: int, output_tokens: int) -> Event:
+    """``input_tokens``: those that did not come from the cache."""
+    return {
+        "input_tokens": input_tokens,
+        "cache_read_input_tokens": num_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_creation": None,
+        "output_tokens": output_tokens,
+        "output_tokens_details": None,
+        "server_tool_use": None,
+        "service_tier": "standard",
+        "inference_geo": None,
+    }
 
 
 def _object(text: str) -> dict[str, Any]:

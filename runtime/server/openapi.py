@@ -1,13 +1,43 @@
-"""/openapi.json: the requests' bodies as their records say them."""
+"""/openapi.json: the requests' bodies and the answers as their records say them."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 
+from ramet.runtime.protocol.wire import ErrorBody
+
 Records = tuple[type[msgspec.Struct], ...]
 """What a body's fields are spread over; none: there is no body."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a route answers with where all is well."""
+
+    record: type[msgspec.Struct] | None = None
+    """None: any JSON object."""
+    media_type: str = "application/json"
+    streams: bool = False
+    """With ``stream`` it is server-sent events."""
+
+
+PLAIN_ANSWER = Answer()
+_ANTHROPIC_ERROR: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "required": ["type", "message"],
+        },
+    },
+    "required": ["type", "error"],
+}
+_ANTHROPIC_ROUTES = "/v1/messages"
+_OPEN_ENDED = ("4XX", "5XX")
 
 _REFERENCE = "#/components/schemas/{name}"
 
@@ -25,20 +55,52 @@ def body_name(records: Records) -> str:
     return records[0].__name__ if len(records) == 1 else f"{records[0].__name__}Body"
 
 
-def with_records(app: FastAPI, bodies: Sequence[Records]) -> None:
-    """Makes the application's description hold the schemas of these bodies."""
+def with_records(app: FastAPI, bodies: Sequence[Records], answers: Mapping[str, Answer]) -> None:
+    """Makes the application's description hold the schemas of these bodies, and the answers by route; routes
+    without one answer with some JSON object.
+    """
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
         described = describe()
-        described.setdefault("components", {}).setdefault("schemas", {}).update(_components(bodies))
+        schemas = described.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(_components(bodies, [one.record for one in answers.values() if one.record is not None]))
+        for path, operations in described["paths"].items():
+            for operation in operations.values():
+                _complete(operation, path, answers.get(path, PLAIN_ANSWER))
         return described
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _components(bodies: Sequence[Records]) -> dict[str, Any]:
-    every = [record for records in bodies for record in records]
+def _complete(operation: dict[str, Any], path: str, answer: Answer) -> None:
+    """Adds what can be answered, and what the path has in braces."""
+    schema: dict[str, Any] = {"type": "object"}
+    if answer.media_type != "application/json":
+        schema = {"type": "string"}
+    elif answer.record is not None:
+        schema = {"$ref": _REFERENCE.format(name=answer.record.__name__)}
+    content: dict[str, Any] = {answer.media_type: {"schema": schema}}
+    if answer.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    anthropic = path.startswith(_ANTHROPIC_ROUTES)
+    error = _ANTHROPIC_ERROR if anthropic else {"$ref": _REFERENCE.format(name=ErrorBody.__name__)}
+    operation["responses"] = {
+        "200": {"description": "What was asked for.", "content": content},
+        **{
+            status: {"description": "What went wrong.", "content": {"application/json": {"schema": error}}}
+            for status in _OPEN_ENDED
+        },
+    }
+    names = re.findall(r"{(\w+)}", path)
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
+
+
+def _components(bodies: Sequence[Records], answers: Sequence[type[msgspec.Struct]]) -> dict[str, Any]:
+    every = [*[record for records in bodies for record in records], *answers, ErrorBody]
     _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)
     schemas: dict[str, Any] = dict(components)
     for records in bodies:

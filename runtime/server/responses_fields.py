@@ -8,12 +8,12 @@ import msgspec
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.chat_fields import ChatFields
 from ramet.runtime.server.errors import bad_request
-from ramet.runtime.server.shared_fields import ConstraintFields
+from ramet.runtime.server.shared_fields import ConstraintFields, is_one_of
 from ramet.runtime.server.tools.definitions import ToolChoice, tool_choice
 
 Message = dict[str, Any]
 
-IGNORED = frozenset(("user", "safety_identifier", "metadata", "prompt_cache_key", "stream_options"))
+IGNORED = frozenset(("user", "stream_options"))
 REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "background": ((False,), "send the request again instead"),
     "context_management": ((), "send the history that the model is to see"),
@@ -59,6 +59,10 @@ class ResponsesFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """``effort``, where the model's chat template reads it."""
     store: bool | None = None
     """Keep the response; null: don't."""
+    metadata: dict[str, Any] | None = None
+    """Repeated in the response, as are the two below; they change no answer."""
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
     previous_response_id: str | None = None
     """A stored response that this one follows: its conversation comes before the input; its instructions don't.
     """
@@ -72,7 +76,7 @@ def without_refused(body: Mapping[str, Any], *, stores: bool) -> dict[str, Any]:
     refused = {name: one for name, one in REFUSED.items() if not (stores and name in STORED)}
     for name, (harmless, remedy) in refused.items():
         value = body.get(name)
-        if value is not None and value not in harmless:
+        if value is not None and not is_one_of(value, harmless):
             raise bad_request(f"{name} is not supported: {remedy}", param=name, code="unsupported_parameter")
     return {name: value for name, value in body.items() if name not in refused and name not in IGNORED}
 

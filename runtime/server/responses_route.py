@@ -70,7 +70,7 @@ async def responses(request: Request) -> Response:
     own_part, routing_part = split(body, *RECORDS)
     fields = convert(own_part, ResponsesFields)
     routing = convert(routing_part, RoutingFields)
-    state.check_model(fields.model)
+    state.require_model(fields.model)
     if fields.previous_response_id is not None:
         fields = await _following(request, fields, fields.previous_response_id)
     try:
@@ -189,17 +189,29 @@ async def _following(request: Request, fields: ResponsesFields, previous: str) -
 
 
 def _echoed(fields: ResponsesFields) -> Event:
-    """What a response repeats of its request."""
+    """What a response repeats of its request, and the values of what cannot be chosen here."""
     return {
         "instructions": fields.instructions,
         "max_output_tokens": fields.max_output_tokens,
+        "max_tool_calls": None,
         "temperature": 1.0 if fields.temperature is None else fields.temperature,
         "top_p": 1.0 if fields.top_p is None else fields.top_p,
-        "tools": fields.tools or [],
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": 0,
+        "tools": [
+            {"description": None, "parameters": None, "strict": None, **one} for one in fields.tools or ()
+        ],
         "tool_choice": fields.tool_choice or "auto",
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
-        "text": fields.text or {"format": {"type": "text"}},
-        "reasoning": fields.reasoning or {"effort": None, "summary": None},
+        "text": {"format": {"type": "text"}, **(fields.text or {})},
+        "reasoning": {"effort": None, "summary": None, **(fields.reasoning or {})},
+        "truncation": "disabled",
+        "background": False,
+        "service_tier": "default",
         "previous_response_id": fields.previous_response_id,
         "store": bool(fields.store),
+        "metadata": fields.metadata or {},
+        "safety_identifier": fields.safety_identifier,
+        "prompt_cache_key": fields.prompt_cache_key,
     }

@@ -1,6 +1,7 @@
 """ResponsesWriter: the increments of an answer as the events of OpenAI's responses."""
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -151,12 +152,11 @@ class ResponsesWriter:
             "created_at": self._head.created,
             "status": status,
             "error": None,
+            "completed_at": int(time.time()) if status == "completed" else None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self._head.model,
             "output": list(self._items) if is_over else [],
             "usage": _usage(self._chat.usage()) if is_over else None,
-            "truncation": "disabled",
-            "metadata": {},
             **self._echoed,
         }
 

@@ -1,6 +1,6 @@
 """What chat and text completions have in common: sampling, constraints, routing, and what is refused."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -124,7 +124,7 @@ def without_refused(body: Mapping[str, Any]) -> dict[str, Any]:
     """The body less what is ignored. Raises HttpError (400) for a parameter that would not be honoured."""
     for name, (harmless, remedy) in REFUSED.items():
         value = body.get(name)
-        if value is not None and value not in harmless:
+        if value is not None and not is_one_of(value, harmless):
             raise bad_request(f"{name} is not supported: {remedy}", param=name, code="unsupported_parameter")
     for name, ours in ELSEWHERE.items():
         if name in body:
@@ -132,6 +132,11 @@ def without_refused(body: Mapping[str, Any]) -> dict[str, Any]:
                 f"there is no parameter {name!r}; here it is {ours}", param=name, code="unknown_parameter"
             )
     return {name: value for name, value in body.items() if name not in REFUSED and name not in IGNORED}
+
+
+def is_one_of(value: object, others: Iterable[object]) -> bool:
+    """Of the same type too: 0 is not false in JSON."""
+    return any(type(value) is type(one) and value == one for one in others)
 
 
 def sampling_params(fields: SamplingFields, **others: Any) -> SamplingParams:

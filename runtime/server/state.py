@@ -11,7 +11,7 @@ from ramet.runtime.engine import EngineFace
 from ramet.runtime.server.body import read_object
 from ramet.runtime.server.chat_prompt import ChatModel
 from ramet.runtime.server.config import ServerConfig
-from ramet.runtime.server.errors import model_not_found
+from ramet.runtime.server.errors import bad_request, model_not_found
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.prompt_size import PromptSize
@@ -41,12 +41,22 @@ class ServerState:
         return self.model_names[0]
 
     def check_model(self, model: str | None) -> None:
-        """Raises HttpError (404) for another model's name."""
+        """Raises HttpError (404) for another model's name; None names none."""
         if model is not None and model not in self.model_names:
             raise model_not_found(model, self.model)
 
     async def read(self, request: Request) -> dict[str, Any]:
         """The request's JSON object, within the server's limits."""
+    def require_model(self, model: str | None) -> None:
+        """As ``check_model``, for routes whose reference wants one named. Raises HttpError (400) without."""
+        if not model:
+            raise bad_request(
+                f"model is missing; this server has {self.model!r}",
+                param="model",
+                code="missing_required_parameter",
+            )
+        self.check_model(model)
+
         return await read_object(
             request,
             max_bytes=self.config.max_body_bytes,

@@ -35,6 +35,14 @@ HERMES_TEMPLATE = (
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
     "{% if not loop.last %}</s>{% endif %}{% endfor %}"
 )
+NAMING = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+)
+"""Routes that want the model named."""
 SECONDS = 60.0
 """No request of a test takes longer."""
 
@@ -77,6 +85,9 @@ class Served:
         return self.request("GET", path, **options)
 
     def post(self, path: str, body: object = None, **options: Any) -> httpx.Response:
+        """To the routes of others with the model's name, where the body names none."""
+        if isinstance(body, dict) and path in NAMING:
+            body = {"model": self.engine.info.model, **body}
         if body is not None:
             options["json"] = body
         return self.request("POST", path, **options)

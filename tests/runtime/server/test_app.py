@@ -1,5 +1,7 @@
 """The application as a whole: routes that are not there, and whose answers are OpenAI's all the same."""
 
+from typing import Any
+
 import pytest
 
 from ramet.runtime import server as package
@@ -21,6 +23,23 @@ def test_routes_of_others_say_what_to_do_instead(server: Served) -> None:
     assert "no embeddings" in error_of(server.post("/v1/embeddings", {"input": "x"}), 404)["message"]
     for path in ("/v1/score", "/v1/rerank"):
         assert "POST /score" in error_of(server.post(path, {}), 404)["message"]
+
+
+def test_a_route_that_looks_like_an_id_is_not_here_either(server: Served) -> None:
+    assert "every prefix is cached" in error_of(server.post("/v1/responses/compact", {}), 404)["message"]
+
+
+def test_the_model_has_to_be_named(server: Served) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "say:x"}]},
+        "/v1/completions": {"prompt": "say:x"},
+        "/v1/responses": {"input": "say:x"},
+    }
+    for path, body in bodies.items():
+        for without in (body, {**body, "model": None}, {**body, "model": ""}):
+            error = error_of(server.request("POST", path, json=without), 400)
+            assert (error["param"], error["code"]) == ("model", "missing_required_parameter")
+            assert "'speaking'" in error["message"]
 
 
 def test_a_trailing_slash_is_led_to_the_route(server: Served) -> None:

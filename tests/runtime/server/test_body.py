@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ramet.runtime.server import ServerConfig
-from ramet.runtime.server.body import check_depth, convert, split
+from ramet.runtime.server.body import MAX_SEPARATORS, check_depth, convert, split
 from ramet.runtime.server.errors import HttpError
 from tests.runtime.server.speaking_server import Served, error_of, served
 
@@ -92,7 +92,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes() -> None:
 
 
 def test_content_types(server: Served) -> None:
-    content = json.dumps({"messages": [{"role": "user", "content": "say:x"}]}).encode()
+    content = json.dumps({"model": "speaking", "messages": [{"role": "user", "content": "say:x"}]}).encode()
     for content_type in ("application/json", "application/json; charset=utf-8", "Application/JSON"):
         headers = {"content-type": content_type}
         assert server.request("POST", CHAT, content=content, headers=headers).status_code == 200
@@ -100,6 +100,13 @@ def test_content_types(server: Served) -> None:
         headers = {"content-type": content_type}
         error = error_of(server.request("POST", CHAT, content=content, headers=headers), 415)
         assert error["code"] == "unsupported_content_type"
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"1,", b'{"a":1},', b'"a",'])
+def test_a_body_of_a_million_values_is_refused_before_it_is_decoded(server: Served, unit: bytes) -> None:
+    content = b'{"messages":[' + unit * (MAX_SEPARATORS // unit.count(b",") + 1) + b"1]}"
+    response = server.request("POST", CHAT, content=content, headers={"content-type": "application/json"})
+    assert error_of(response, 413)["code"] == "body_too_large"
 
 
 def test_a_large_body_is_decoded(server: Served) -> None:

@@ -32,7 +32,7 @@ def test_a_whole_answer(server: Served) -> None:
     assert answer["choices"] == [
         {
             "index": 0,
-            "message": {"role": "assistant", "content": "héllo €", "refusal": None},
+            "message": {"role": "assistant", "content": "héllo €", "refusal": None, "annotations": []},
             "logprobs": None,
             "finish_reason": "stop",
         }

@@ -72,7 +72,7 @@ def test_a_second_head_that_does_not_come(impatient: Live) -> None:
 
 def test_bodies_that_do_not_come(impatient: Live) -> None:
     with connected(impatient) as connection:
-        connection.sendall(request({"prompt": "say:a"}, sent=5))
+        connection.sendall(request({"model": "speaking", "prompt": "say:a"}, sent=5))
         received = b""
         while b"body_timeout" not in received:
             data = connection.recv(1 << 16)
@@ -82,7 +82,7 @@ def test_bodies_that_do_not_come(impatient: Live) -> None:
 
 
 def test_a_client_that_reads_nothing_is_let_go(impatient: Live) -> None:
-    body = {"prompt": "slow", "max_tokens": 1900, "logprobs": 5, "n": 4, "stream": True}
+    body = {"model": "speaking", "prompt": "slow", "max_tokens": 1900, "logprobs": 5, "n": 4, "stream": True}
     with connected(impatient, receive_buffer=BUFFER) as connection:
         before = impatient.engine.stats().output_tokens
         connection.sendall(request(body))
@@ -98,7 +98,15 @@ def test_a_client_that_reads_nothing_is_let_go(impatient: Live) -> None:
 
 
 def test_a_slow_reader_gets_everything(impatient: Live) -> None:
-    body = {"prompt": "slow", "max_tokens": 150, "logprobs": 5, "n": 2, "stream": True, "temperature": 0}
+    body = {
+        "model": "speaking",
+        "prompt": "slow",
+        "max_tokens": 150,
+        "logprobs": 5,
+        "n": 2,
+        "stream": True,
+        "temperature": 0,
+    }
     whole = httpx.post(f"{impatient.url}/v1/completions", json=body, timeout=SECONDS).text
     received = b""
     with connected(impatient, receive_buffer=BUFFER) as connection:
@@ -116,7 +124,7 @@ def test_those_who_wait_for_a_token_are_not_cut(impatient: Live) -> None:
     streamed: list[str] = []
 
     def ask() -> None:
-        body = {"prompt": "slow", "max_tokens": 200, "stream": True}
+        body = {"model": "speaking", "prompt": "slow", "max_tokens": 200, "stream": True}
         streamed.append(httpx.post(f"{impatient.url}/v1/completions", json=body, timeout=SECONDS).text)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -133,7 +141,7 @@ def test_a_client_that_leaves_before_its_body_is_whole_is_no_fault(
     end = time.monotonic() + SECONDS
     with caplog.at_level("INFO", logger="ramet"):
         with connected(impatient) as connection:
-            connection.sendall(request({"prompt": "say:a"}, sent=5))
+            connection.sendall(request({"model": "speaking", "prompt": "say:a"}, sent=5))
             time.sleep(SHORT / 8)
         while "POST /v1/completions 499" not in caplog.text:
             assert time.monotonic() < end

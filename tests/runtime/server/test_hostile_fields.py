@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramet.runtime.server import chat_route, completion_route
-from tests.runtime.server.speaking_server import SECONDS, Served
+from tests.runtime.server.speaking_server import NAMING, SECONDS, Served
 
 SCALARS = (
     st.none()
@@ -37,7 +37,8 @@ SLOW = ("max_tokens", "max_completion_tokens", "n", "min_tokens", "timeout")
 def check(server: Served, path: str, body: dict[str, Any]) -> None:
     async def send() -> httpx.Response:
         async with server.client() as client:
-            content = json.dumps(body).encode()
+            named = {"model": server.engine.info.model, **body} if path in NAMING else body
+            content = json.dumps(named).encode()
             return await client.post(path, content=content, headers={"content-type": "application/json"})
 
     response = asyncio.run(asyncio.wait_for(send(), SECONDS))

@@ -36,11 +36,14 @@ def test_a_whole_answer(server: Served) -> None:
     answer = ask(server).json()
     assert answer["id"].startswith("msg_")
     assert (answer["type"], answer["role"], answer["model"]) == ("message", "assistant", "speaking")
-    assert answer["content"] == [{"type": "text", "text": "hello"}]
+    assert answer["content"] == [{"type": "text", "text": "hello", "citations": None}]
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("end_turn", None)
     usage = answer["usage"]
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == len("user: say:hello")
     assert usage["output_tokens"] == 6
+    # What Anthropic's reference requires, and has no meaning here.
+    assert (answer["container"], answer["stop_details"]) == (None, None)
+    assert {"cache_creation", "server_tool_use", "service_tier", "inference_geo"} <= set(usage)
 
 
 @pytest.mark.parametrize(

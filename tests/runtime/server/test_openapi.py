@@ -1,7 +1,9 @@
 """/openapi.json describes the bodies."""
 
+import re
 from typing import Any
 
+import httpx
 from jsonschema import Draft202012Validator
 
 from tests.runtime.server.speaking_server import Served
@@ -26,6 +28,45 @@ def test_bodies_are_described_and_their_references_resolve(server: Served) -> No
     assert not validator.is_valid({"messages": [], "temperature": "hot"})
     assert not validator.is_valid({"temperature": 1})
     assert schemas["ChatFieldsBody"]["additionalProperties"] is False
+
+
+def test_answers_are_as_described(server: Served) -> None:
+    described = server.get("/openapi.json").json()
+
+    def check(method: str, path: str, status: str, response: httpx.Response) -> None:
+        content = described["paths"][path][method]["responses"][status]["content"]
+        schema = content[response.headers["content-type"].partition(";")[0]]["schema"]
+        Draft202012Validator({**schema, "components": described["components"]}).validate(response.json())
+
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "say:x"}], "logprobs": True},
+        "/v1/completions": {"prompt": ["say:x", "say:y"], "logprobs": 2, "echo": True},
+        "/v1/responses": {"input": "say:x"},
+        "/v1/messages": {"messages": [{"role": "user", "content": "say:x"}], "max_tokens": 5},
+        "/generate": {"input": {"text": "say:x"}, "params": {"logprobs": 2, "prompt_logprobs": 1}},
+        "/score": {"input": {"text": "a"}, "continuations": ["b", "c"]},
+        "/encode_chat": {"messages": [{"role": "user", "content": "x"}]},
+        "/tokenize": {"text": "x"},
+        "/detokenize": {"token_ids": [65]},
+        "/flush_cache": {},
+        "/abort": {"request_id": "x"},
+    }
+    for path, body in bodies.items():
+        answered = server.post(path, body)
+        assert answered.status_code == 200, (path, answered.text)
+        check("post", path, "200", answered)
+        if path != "/flush_cache":
+            check("post", path, "4XX", server.request("POST", path, content=b"{"))
+    for path in ("/v1/models", "/model_info", "/stats", "/health", "/ready"):
+        check("get", path, "200", server.get(path))
+
+
+def test_what_paths_have_in_braces_is_described(server: Served) -> None:
+    for path, operations in server.get("/openapi.json").json()["paths"].items():
+        for operation in operations.values():
+            named = [one["name"] for one in operation.get("parameters", ())]
+            assert named == re.findall(r"{(\w+)}", path)
+            assert {"4XX", "5XX"} < set(operation["responses"])
 
 
 def test_every_route_is_there(server: Served) -> None:

@@ -41,7 +41,7 @@ def test_the_model_under_other_names() -> None:
         assert [model["id"] for model in server.get("/v1/models").json()["data"]] == ["org/name", "alias"]
         assert server.get("/v1/models/org/name").status_code == 200
         assert server.chat(model="alias").json()["model"] == "alias"
-        assert server.chat().json()["model"] == "org/name"
+        assert server.chat(model="org/name").json()["model"] == "org/name"
         error_of(server.chat(model="speaking"), 404)
 
 
@@ -76,7 +76,7 @@ def test_a_request_is_aborted_by_its_id() -> None:
 
         async def run() -> tuple[int, str]:
             async with server.client() as client:
-                body = {"prompt": "slow", "max_tokens": 1900, "request_id": "mine"}
+                body = {"model": "speaking", "prompt": "slow", "max_tokens": 1900, "request_id": "mine"}
                 running = asyncio.ensure_future(client.post("/v1/completions", json=body))
                 while not server.engine.stats().running_requests:
                     await asyncio.sleep(0.002)
@@ -96,7 +96,7 @@ def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:
 
         async def run() -> list[int]:
             async with server.client() as client:
-                body = {"prompt": "slow", "max_tokens": 60}
+                body = {"model": "speaking", "prompt": "slow", "max_tokens": 60}
                 answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(6)))
                 refused = [answer for answer in answers if answer.status_code == 429]
                 assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)

@@ -12,7 +12,7 @@ import httpx
 from ramet.runtime.server import ServerConfig
 from tests.runtime.server.speaking_server import SECONDS, Live, event_data, live
 
-LONG = {"prompt": "slow", "max_tokens": 1900, "temperature": 0}
+LONG = {"model": "speaking", "prompt": "slow", "max_tokens": 1900, "temperature": 0}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -52,11 +52,21 @@ def test_a_client_that_leaves_before_the_answer_ends_its_request(live_server: Li
 
 
 def test_a_slow_reader_holds_nobody_up(live_server: Live) -> None:
-    body = {"prompt": "x", "max_tokens": 1900, "temperature": 0, "stream": True, "logprobs": 0, "n": 4}
+    body = {
+        "model": "speaking",
+        "prompt": "x",
+        "max_tokens": 1900,
+        "temperature": 0,
+        "stream": True,
+        "logprobs": 0,
+        "n": 4,
+    }
     with httpx.stream("POST", f"{live_server.url}/v1/completions", json=body, timeout=SECONDS) as slow:
         lines = slow.iter_lines()
         next(lines)
-        quick = httpx.post(f"{live_server.url}/v1/completions", json={"prompt": "say:hi"}, timeout=SECONDS)
+        quick = httpx.post(
+            f"{live_server.url}/v1/completions", json={"model": "speaking", "prompt": "say:hi"}, timeout=SECONDS
+        )
         assert quick.json()["choices"][0]["text"] == "hi"
         wait_until(lambda: live_server.engine.stats().running_requests == 0)
         *_, last = [line for line in lines if line]
@@ -82,7 +92,7 @@ def test_the_end_of_the_server_lets_a_short_answer_finish_and_cuts_a_long_one() 
 
         bodies = {
             "long": {**LONG, "stream": True},
-            "short": {"prompt": "slow say:" + "x" * 20, "max_tokens": 20, "stream": True},
+            "short": {"model": "speaking", "prompt": "slow say:" + "x" * 20, "max_tokens": 20, "stream": True},
             "whole": LONG,
         }
         threads = [threading.Thread(target=ask, args=one, daemon=True) for one in bodies.items()]

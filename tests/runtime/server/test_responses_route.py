@@ -34,6 +34,27 @@ def test_a_whole_answer(client: openai.OpenAI) -> None:
     assert answer.usage is not None
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len("user: say:hello"), 6)
     assert answer.id.startswith("resp_")
+    assert answer.completed_at is not None
+    assert answer.completed_at >= answer.created_at
+
+
+def test_a_response_repeats_its_request(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "name": "f"}
+    answer = client.responses.create(
+        model="speaking",
+        input="say:hello",
+        tools=[tool],
+        tool_choice="none",
+        metadata={"a": "b"},
+        safety_identifier="someone",
+        max_output_tokens=2,
+    )
+    assert answer.tools[0].to_dict() == {**tool, "description": None, "parameters": None, "strict": None}
+    assert (answer.metadata, answer.safety_identifier) == ({"a": "b"}, "someone")
+    assert (answer.status, answer.completed_at) == ("incomplete", None)
+    assert (answer.truncation, answer.background, answer.service_tier) == ("disabled", False, "default")
+    said = answer.to_dict()
+    assert {"presence_penalty", "frequency_penalty", "top_logprobs", "max_tool_calls"} <= set(said)
 
 
 TOOLS: list[Any] = [WEATHER]

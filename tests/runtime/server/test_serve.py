@@ -72,9 +72,9 @@ def is_gone(pid: int) -> bool:
 
 def test_a_server_serves_and_ends_cleanly() -> None:
     with started() as server:
-        assert server.post({"prompt": "say:hi"}).json()["choices"][0]["text"] == "hi"
+        assert server.post({"model": "speaking", "prompt": "say:hi"}).json()["choices"][0]["text"] == "hi"
         streamed: list[str] = []
-        body = {"prompt": "slow", "max_tokens": 600, "stream": True}
+        body = {"model": "speaking", "prompt": "slow", "max_tokens": 600, "stream": True}
         reader = threading.Thread(target=lambda: streamed.append(server.post(body).text), daemon=True)
         reader.start()
         while "ramet_requests_in_flight 1.0" not in _metrics(server):
@@ -96,7 +96,14 @@ def _metrics(server: Started) -> str:
 
 def test_a_stream_goes_on_where_it_stopped_when_the_engine_is_killed() -> None:
     with started() as server:
-        body = {"prompt": "slow", "max_tokens": 400, "temperature": 1, "seed": 3, "logprobs": 0}
+        body = {
+            "model": "speaking",
+            "prompt": "slow",
+            "max_tokens": 400,
+            "temperature": 1,
+            "seed": 3,
+            "logprobs": 0,
+        }
         undisturbed = server.post(body).json()["choices"][0]
         assert httpx.get(f"{server.url}/ready", timeout=SECONDS).status_code == 200
         with httpx.stream(

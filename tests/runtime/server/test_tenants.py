@@ -21,7 +21,9 @@ def test_every_route_but_health_needs_a_key() -> None:
             error = error_of(server.get(route), 401)
             assert (error["code"], error["type"]) == ("invalid_api_key", "invalid_request_error")
         for headers in ({}, with_key("k"), with_key(""), {"authorization": "Basic k1"}, with_key("k1k2")):
-            assert error_of(server.post("/v1/completions", {"prompt": "say:x"}, headers=headers), 401)
+            assert error_of(
+                server.post("/v1/completions", {"model": "speaking", "prompt": "say:x"}, headers=headers), 401
+            )
         assert server.get("/health").status_code == server.get("/ready").status_code == 200
         for headers in (with_key("k1"), with_key("k2"), {"x-api-key": "k2"}, {"authorization": "bearer k1"}):
             assert server.get("/v1/models", headers=headers).status_code == 200
@@ -32,7 +34,7 @@ def test_tenants_share_no_prefix() -> None:
     with served(ServerConfig(api_keys=("k1", "k2"))) as server:
 
         def cached(key: str, **fields: object) -> int:
-            body = {"prompt": "a prompt of some length, say:x", **fields}
+            body = {"model": "speaking", "prompt": "a prompt of some length, say:x", **fields}
             answer = server.post("/v1/completions", body, headers=with_key(key)).json()
             return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
@@ -46,7 +48,7 @@ def test_tenants_do_not_abort_each_other() -> None:
 
 
 async def abort_as_other_and_as_owner(server: Served) -> None:
-    body = {"prompt": "slow", "max_tokens": 1900, "request_id": "mine"}
+    body = {"model": "speaking", "prompt": "slow", "max_tokens": 1900, "request_id": "mine"}
     async with server.client() as client:
         running = asyncio.ensure_future(client.post("/v1/completions", json=body, headers=with_key("k1")))
         while not server.engine.stats().running_requests:
