@@ -1,5 +1,6 @@
 """The engine's process: builds an engine and serves it to the parent over ZeroMQ."""
 
+import gc
 import logging
 import os
 import select
@@ -40,6 +41,7 @@ from ramet.runtime.protocol import EngineDeadError, InvalidRequestError, RametEr
 from ramet.runtime.tokenizer import TokenizerSpec
 
 PARENT_CHECK_SECONDS = 1.0
+SWITCH_SECONDS = 0.0001
 FLUSH_MILLISECONDS = 2000
 """How long a last message may take to leave."""
 
@@ -92,10 +94,23 @@ def run(options: WorkerOptions, requests: "zmq.Socket[bytes]", replies: "Replies
         return False
     loop = EngineLoop(built.core, built.info, thread)
     del built
+    share_interpreter()
     replies.send(ready)
     serve(loop, requests, replies)
     loop.close()
     return True
+
+
+def share_interpreter() -> None:
+    """Keeps what other threads do in Python, such as planning a schema, from holding up the engine's thread.
+
+    Collecting garbage stops all threads, and goes through all that was ever made: with what was loaded, half a
+    second. So that is left out from now on. A thread that wants to go on gets its turn after SWITCH_SECONDS, and
+    a step wants it many times.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def load_builder(name: str) -> Callable[[EngineConfig], Built]:
@@ -146,8 +161,8 @@ def serve(loop: EngineLoop, requests: "zmq.Socket[bytes]", replies: Replies) -> 
                     loop.submit(inputs, replies)
                 case Abort(request_ids):
                     loop.abort(request_ids)
-                case Call(call_id, name):
-                    _call(loop, call_id, name, replies)
+                case Call():
+                    _call(loop, message, replies)
                 case Close():
                     return
         except EngineDeadError as death:
@@ -173,22 +188,23 @@ def _refuse_unread(frame: bytes, error: msgspec.ValidationError, replies: Replie
     replies.fail(InvalidRequestError(f"the engine refused the request: {error}"), unread.inputs[0].request_id)
 
 
-def _call(loop: EngineLoop, call_id: int, name: CallName, replies: Replies) -> None:
+def _call(loop: EngineLoop, call: Call, replies: Replies) -> None:
     def answer(future: "Future[Any]") -> None:
         error = future.exception()
         if error is not None:
-            replies.send(Result(call_id, error=describe_error(error)))
+            replies.send(Result(call.call_id, error=describe_error(error)))
         else:
-            replies.send(Result(call_id, msgspec.Raw(msgspec.msgpack.encode(future.result()))))
+            replies.send(Result(call.call_id, msgspec.Raw(msgspec.msgpack.encode(future.result()))))
 
     functions: dict[CallName, Callable[[Core], Any]] = {
         "stats": lambda core: core.stats(),
+        "cache_outline": lambda core: core.cache_outline(call.argument),
         "flush_cache": lambda core: core.flush_cache(),
         "check_integrity": lambda core: core.check_integrity(),
         # Whoever asks wants to know that a step has ended.
         "heartbeat": lambda core: None,
     }
-    loop.post(functions[name]).add_done_callback(answer)
+    loop.post(functions[call.name]).add_done_callback(answer)
 
 
 def _end_with_parent(options: WorkerOptions) -> None:

@@ -67,7 +67,8 @@ class _Child:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(child_fd,),
-                start_new_session=True,
+                # Not a session of its own: some kernels weigh priorities only within a session.
+                process_group=0,
                 bufsize=0,
             )
         except BaseException:

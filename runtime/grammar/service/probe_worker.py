@@ -32,11 +32,14 @@ CPU_MARGIN_SECONDS = 5.0
 """CPU time beyond the deadline after which the kernel ends a trial whose parent is not there to end it."""
 MAX_GROWTH = 0.5
 """A process that keeps more than this share of its memory limit is not used for another trial."""
+NICENESS = 10
+"""Who waits for a grammar waits behind those who wait for tokens."""
 _STRIDE = 0x9E3779B1
 
 
 def main(requests_fd: int, replies_fd: int) -> NoReturn:
     """Until the parent closes its end, or memory has grown."""
+    os.nice(NICENESS)
     frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_all, args=(requests_fd, frames), daemon=True).start()
     setup = msgspec.msgpack.decode(frames.get(), type=Setup)

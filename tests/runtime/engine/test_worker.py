@@ -1,5 +1,7 @@
 """The child's side of the connection, with both ends in this process."""
 
+import gc
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +23,7 @@ from ramet.runtime.engine.messages import (
     Submit,
     ToEngine,
 )
-from ramet.runtime.engine.worker import Replies, load_builder, serve
+from ramet.runtime.engine.worker import SWITCH_SECONDS, Replies, load_builder, serve, share_interpreter
 from ramet.runtime.protocol import FinishReason, TextOutput
 from tests.runtime.engine import builders
 from tests.runtime.engine.fake_core import INFO, CountingCore, request
@@ -142,3 +144,14 @@ def test_a_submission_that_only_the_parent_accepts_is_refused_and_the_others_go_
     assert isinstance(answer, Outputs)
     assert answer.outputs[0].finish_reason is FinishReason.LENGTH
     parent.send(Close())
+
+
+def test_what_was_loaded_is_no_garbage_collectors_business() -> None:
+    interval = sys.getswitchinterval()
+    try:
+        share_interpreter()
+        assert gc.get_freeze_count() > 1_000
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(interval)
