@@ -21,10 +21,10 @@ from ramet.runtime.server import (
     operations,
     responses_route,
 )
-from ramet.runtime.server.chat_prompt import ChatModel
 from ramet.runtime.server.chat_chunks import ChatCompletion
-from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.chat_prompt import ChatModel
 from ramet.runtime.server.completion_writer import Completion
+from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import HttpError, bad_request, error_response
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
@@ -36,8 +36,6 @@ from ramet.runtime.server.state import ServerState
 from ramet.runtime.server.tenants import ApiKeys, TenantMiddleware
 from ramet.runtime.server.tools.formats import tool_format
 from ramet.runtime.tokenizer import TokenizerSpec
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 _ANSWERS = {
     "/v1/chat/completions": Answer(ChatCompletion, streams=True),
@@ -54,6 +52,8 @@ _ANSWERS = {
     wire.TOKENIZER_ROUTE: Answer(media_type="application/msgpack"),
     "/metrics": Answer(media_type="text/plain"),
 }
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 DEFAULT_WIDTH = 128
 
@@ -74,6 +74,7 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
 _NOT_HERE = {
     "/v1/embeddings": ": models that generate text are served, and give no embeddings",
     "/v1/score": f": POST {wire.SCORE_ROUTE} scores continuations of a prompt",
+    "/v1/responses/compact": ": send the conversation as it is; every prefix is cached",
     "/v1/rerank": f": POST {wire.SCORE_ROUTE} scores continuations of a prompt",
 }
 """Routes of others that clients may look for, and what to do instead."""
@@ -82,7 +83,6 @@ _GET: tuple[tuple[str, Endpoint], ...] = (
     ("/ready", operations.ready),
     ("/v1/responses/{response_id}", responses_route.stored_response),
     ("/v1/responses/{response_id}/input_items", responses_route.stored_input),
-    "/v1/responses/compact": ": send the conversation as it is; every prefix is cached",
     ("/v1/models", operations.models),
     ("/v1/models/{model:path}", operations.model),
     (wire.MODEL_INFO_ROUTE, operations.model_info),

@@ -45,8 +45,6 @@ class ServerState:
         if model is not None and model not in self.model_names:
             raise model_not_found(model, self.model)
 
-    async def read(self, request: Request) -> dict[str, Any]:
-        """The request's JSON object, within the server's limits."""
     def require_model(self, model: str | None) -> None:
         """As ``check_model``, for routes whose reference wants one named. Raises HttpError (400) without."""
         if not model:
@@ -57,6 +55,8 @@ class ServerState:
             )
         self.check_model(model)
 
+    async def read(self, request: Request) -> dict[str, Any]:
+        """The request's JSON object, within the server's limits."""
         return await read_object(
             request,
             max_bytes=self.config.max_body_bytes,
