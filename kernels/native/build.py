@@ -1,7 +1,8 @@
 """Compiling the C sources beside this file, once a machine and version.
 
 The result is kept under a name that says all it was made from, so a new version, compiler or CPU makes a new
-file.
+file. A checksum stands behind the code, where loaders do not look: a file that was damaged on disk would end
+the process that runs it, and is compiled anew instead.
 """
 
 import hashlib
@@ -90,27 +91,40 @@ def build(target: Target, folder: Path, compiler: Path) -> Path:
     ]
     key = hashlib.sha256(b"\0".join([*(part.encode() for part in made_from), *texts])).hexdigest()[:20]
     library = folder / f"{target.name}-{key}.so"
-    if library.is_file():
+    if _is_whole(library):
         return library
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            _compile(target, compiler, Path(scratch))
-            os.replace(Path(scratch) / "library.so", library)
+            made = Path(scratch) / "library.so"
+            _compile(target, compiler, Path(scratch), made)
+            with made.open("r+b") as file:
+                file.write(hashlib.sha256(file.read()).digest())
+            os.replace(made, library)
         _remove_oldest(folder)
     except OSError as error:
         raise NativeBuildError(f"{folder} cannot be written to: {error}") from error
     return library
 
 
-def _compile(target: Target, compiler: Path, scratch: Path) -> None:
+def _is_whole(library: Path) -> bool:
+    """Whether it is there, and as it was written."""
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    code = content[: -hashlib.sha256().digest_size]
+    return hashlib.sha256(code).digest() == content[len(code) :]
+
+
+def _compile(target: Target, compiler: Path, scratch: Path, library: Path) -> None:
     objects = []
     for name in target.sources:
         objects.append(str(scratch / f"{Path(name).stem}.o"))
         _run(
             [str(compiler), *_FLAGS, *target.compiler_flags, "-c", str(_SOURCES / name), "-o", objects[-1]],
         )
-    _run([str(compiler), "-shared", "-pthread", *objects, "-o", str(scratch / "library.so")])
+    _run([str(compiler), "-shared", "-pthread", *objects, "-o", str(library)])
 
 
 def _remove_oldest(folder: Path) -> None:

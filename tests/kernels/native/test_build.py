@@ -1,6 +1,7 @@
 """Compiling: what stops it is said, and it is done once."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,39 @@ def test_it_is_compiled_once(tmp_path: Path) -> None:
     compiler = compiler_that_counts(tmp_path)
     first = build(AVX512_VNNI, tmp_path / "out", compiler)
     calls = (tmp_path / "calls").read_text().count("call")
-    assert first.read_text() == "made\n"
+    assert first.read_bytes().startswith(b"made\n")
     assert build(AVX512_VNNI, tmp_path / "out", compiler) == first
     # Only asked for its version again.
     assert (tmp_path / "calls").read_text().count("call") == calls + 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == [first.name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[:-32],
+        lambda content: b"M" + content[1:],
+        lambda content: content + b"\0",
+    ],
+)
+def test_a_damaged_file_is_not_loaded_but_made_anew(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    compiler = compiler_that_counts(tmp_path)
+    library = build(AVX512_VNNI, tmp_path / "out", compiler)
+    whole = library.read_bytes()
+    library.write_bytes(damage(whole))
+    assert build(AVX512_VNNI, tmp_path / "out", compiler) == library
+    assert library.read_bytes() == whole
+
+
+def test_a_folder_in_the_files_place_is_named(tmp_path: Path) -> None:
+    compiler = compiler_that_counts(tmp_path)
+    library = build(AVX512_VNNI, tmp_path / "out", compiler)
+    library.unlink()
+    library.mkdir()
+    with pytest.raises(NativeBuildError, match="cannot be written to"):
+        build(AVX512_VNNI, tmp_path / "out", compiler)
 
 
 def test_another_compiler_makes_another_file(tmp_path: Path) -> None:
