@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from ramet.runtime.cache.allocator import PageAccountingError, PageAllocator
 from ramet.runtime.cache.eviction import EvictionPolicy, EvictionQueue, LruEviction
 from ramet.runtime.cache.node import KvState, PageKey, RadixNode
+from ramet.runtime.cache.outline import CacheOutline, outline_nodes
 from ramet.runtime.cache.records import CacheStats, InsertResult, NodeView, PrefixMatch, PrefixProbe
 from ramet.runtime.protocol import ProgramTag
 
@@ -146,6 +147,17 @@ class RadixCache:
                 state=node.state,
             )
             stack.extend((child, depth + 1) for child in reversed(node.children.values()))
+
+    def outline(self, salt_prefix: str = "") -> CacheOutline:
+        """What was used last of the trees whose salt begins so, in numbers: no tokens, no salts."""
+        roots = [root for salt, root in self._roots.items() if salt.startswith(salt_prefix)]
+        return CacheOutline(
+            nodes=outline_nodes(roots, self._clock),
+            num_nodes=self._num_nodes,
+            num_tokens=self._num_cached_pages * self._page_size,
+            num_locked_tokens=self._num_locked_pages * self._page_size,
+            capacity=self._allocator.num_pages * self._page_size,
+        )
 
     # -- Writing ---------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from ramet.runtime.cache import CacheOutline
 from ramet.runtime.protocol import EngineDeadError, GenerateInput, RametError, TextOutput
 
 
@@ -154,6 +155,10 @@ class EngineClient(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+    def cache_outline(self, salt_prefix: str) -> CacheOutline:
+        """The shape of the radix trees whose salt begins so."""
+        ...
 
     def flush_cache(self) -> int:
         """Drop every cached prefix that no running request uses; returns the tokens freed."""

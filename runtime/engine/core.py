@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.answer_checks import AnswerChecks, HeldAnswer
 from ramet.runtime.engine.client import EngineInfo, EngineStats
 from ramet.runtime.engine.output import OutputProcessor
@@ -199,6 +200,9 @@ class EngineCore:
             grammar_bytes=grammars.cached_bytes,
             resampled_answers=self._checks.num_resamples,
         )
+
+    def cache_outline(self, salt_prefix: str) -> CacheOutline:
+        return self._scheduler.cache.outline(salt_prefix)
 
     def flush_cache(self) -> int:
         """Drop every cached prefix that no running request uses; returns the tokens freed."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, overload
 
+from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.calls import Call, Collector, IncrementQueue, LiveCalls, joined_call
 from ramet.runtime.engine.client import EngineClient, EngineInfo, EngineStats
 from ramet.runtime.engine.intake import Ask, Intake
@@ -322,6 +323,10 @@ class EngineFace:
 
     def stats(self) -> EngineStats:
         return self._client.stats()
+
+    def cache_outline(self, salt_prefix: str = "") -> CacheOutline:
+        """The shape of the radix trees whose ``cache_salt`` begins so: numbers, no tokens."""
+        return self._client.cache_outline(salt_prefix)
 
     def flush_cache(self) -> int:
         """Drop every cached prefix that no running request uses; returns the tokens freed."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.client import EngineInfo, EngineStats, HomeProcess, OutputSink
 from ramet.runtime.engine.sinks import SinkTable
 from ramet.runtime.engine.threads import EngineThread
@@ -47,6 +48,8 @@ class Core(Protocol):
     def has_work(self) -> bool: ...
 
     def stats(self) -> EngineStats: ...
+
+    def cache_outline(self, salt_prefix: str) -> CacheOutline: ...
 
     def flush_cache(self) -> int: ...
 
@@ -130,6 +133,9 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         return self.call(lambda core: core.stats())
+
+    def cache_outline(self, salt_prefix: str) -> CacheOutline:
+        return self.call(lambda core: core.cache_outline(salt_prefix))
 
     def flush_cache(self) -> int:
         return self.call(lambda core: core.flush_cache())

@@ -10,7 +10,7 @@ from ramet.runtime.engine.client import EngineInfo
 from ramet.runtime.protocol import EngineDeadError, GenerateInput, TextOutput
 from ramet.runtime.tokenizer import TokenizerSpec
 
-CallName = Literal["stats", "flush_cache", "check_integrity", "heartbeat"]
+CallName = Literal["stats", "flush_cache", "check_integrity", "heartbeat", "cache_outline"]
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -32,6 +32,8 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 class Call(msgspec.Struct, frozen=True, tag=True):
     call_id: int
     name: CallName
+    argument: str = ""
+    """Of a cache_outline: what salts begin with."""
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):

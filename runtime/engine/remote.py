@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 import zmq
 
+from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.child import EngineChild
 from ramet.runtime.engine.client import EngineInfo, EngineStats, HomeProcess, OutputSink
 from ramet.runtime.engine.config import EngineConfig
@@ -155,6 +156,9 @@ class RemoteClient:
     def stats(self) -> EngineStats:
         return self._call("stats", EngineStats)
 
+    def cache_outline(self, salt_prefix: str) -> CacheOutline:
+        return self._call("cache_outline", CacheOutline, salt_prefix)
+
     def flush_cache(self) -> int:
         return self._call("flush_cache", int)
 
@@ -173,14 +177,14 @@ class RemoteClient:
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
-    def _call(self, name: CallName, kind: type[T]) -> T:
+    def _call(self, name: CallName, kind: type[T], argument: str = "") -> T:
         self._home.check()
         future: Future[bytes] = Future()
         with self._lock:
             self._check_alive()
             call_id = next(self._call_ids)
             self._calls[call_id] = future
-            self._post(self._encoder.encode(Call(call_id, name)))
+            self._post(self._encoder.encode(Call(call_id, name, argument)))
         return msgspec.msgpack.decode(future.result(), type=kind)
 
     def _check_alive(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.client import EngineInfo, EngineStats, OutputSink
 from ramet.runtime.engine.flights import Flight, with_seed
 from ramet.runtime.engine.messages import Ready
@@ -129,6 +130,9 @@ class SupervisedClient:
 
     def stats(self) -> EngineStats:
         return self._ask(RemoteClient.stats)
+
+    def cache_outline(self, salt_prefix: str) -> CacheOutline:
+        return self._ask(lambda client: client.cache_outline(salt_prefix))
 
     def flush_cache(self) -> int:
         return self._ask(RemoteClient.flush_cache)

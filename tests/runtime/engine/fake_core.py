@@ -2,6 +2,7 @@
 
 import threading
 
+from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.client import EngineInfo, EngineStats
 from ramet.runtime.protocol import (
     FinishReason,
@@ -73,6 +74,9 @@ class CountingCore:
 
     def stats(self) -> EngineStats:
         return EngineStats(running_requests=len(self.running))
+
+    def cache_outline(self, salt_prefix: str) -> CacheOutline:
+        return CacheOutline(num_nodes=len(salt_prefix))
 
     def flush_cache(self) -> int:
         return 7

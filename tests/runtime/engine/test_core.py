@@ -106,6 +106,8 @@ def test_the_same_prompt_twice_comes_from_the_cache_with_the_same_text() -> None
     assert second[-1].stats is not None
     assert first[-1].stats.num_cached_tokens == 0
     assert second[-1].stats.num_cached_tokens == 22
+    assert next(one.parent for one in core.cache_outline("").nodes) == -1
+    assert core.cache_outline("nobody").nodes == []
     assert core.flush_cache() > 0
     third = run(core, ask("c", prompt))["c"]
     assert third[-1].stats is not None

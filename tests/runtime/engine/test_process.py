@@ -348,3 +348,7 @@ def test_a_fork_is_refused_at_once_and_harms_nothing() -> None:
     done = run_python(code=FORK)
     assert done.stdout == "EngineDeadError True\n" * 8 + "0\n0 1 2  0 1 2 \n"
     assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_the_cache_has_an_outline(engine: EngineProcess) -> None:
+    assert engine.cache_outline("abc").num_nodes == 3
