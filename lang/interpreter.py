@@ -17,9 +17,10 @@ from ramet.lang.compiler.hoist import HoistPrefix, PrefixGate, compute_ahead
 from ramet.lang.compiler.piece import Fixed
 from ramet.lang.compiler.pieces import COMPILED, Compilation, Pieces
 from ramet.lang.compiler.shared_calls import SharedCalls
+from ramet.lang.compiler.whole import SendWhole
 from ramet.lang.errors import GenerationError, ProgramCancelledError, ProgramError, ProgramStructureError
 from ramet.lang.ir import ToolUse
-from ramet.lang.loop_thread import LoopThread
+from ramet.lang.loop_thread import Calls
 from ramet.lang.operations import (
     AppendImage,
     AppendText,
@@ -67,7 +68,7 @@ class Execution:
         program: str,
         program_id: str,
         backend: Backend,
-        thread: LoopThread,
+        thread: Calls,
         compilation: Compilation = COMPILED,
         common: Common | None = None,
         *,
@@ -83,7 +84,10 @@ class Execution:
         self.calls = common.calls if compilation.compiles else None
         """None: no call is shared."""
         hoist = () if common.gate is None or not compilation.compiles else (HoistPrefix(common.gate),)
-        self.pieces = Pieces(thread, compilation.pace, (*compilation.passes(), *hoist))
+        self._whole = SendWhole(self)
+        """The last pass: where the backend takes whole programs, it gets this one."""
+        last = (self._whole,) if compilation.compiles else ()
+        self.pieces = Pieces(thread, compilation.pace, (*compilation.passes(), *hoist, *last))
         self.cancelling = Cancelling()
         self._warming: set[asyncio.Task[None]] | None = set()
         """None: nothing is computed ahead any more. For the loop's thread only."""
@@ -100,6 +104,10 @@ class Execution:
         error = ProgramCancelledError(f"the program was cancelled: {reason}", program=self.program)
         self.cancelled = error
         self.thread.call(self.root.cancel, Failure(error))
+
+    def close(self) -> None:
+        """The run has ended. From any thread."""
+        self._whole.close()
 
     def becoming_quiet(self) -> Steps[None]:
         """Waits until no branch has anything to do."""

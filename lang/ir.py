@@ -1,6 +1,6 @@
 """What a program says, as frozen nodes: what ``gen``, ``select``, ``user``, ... return, joined by ``+``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from ramet.runtime.protocol import SamplingParams
 from ramet.runtime.protocol.reasoning import ReasoningFormat as ReasoningFormat
 
 if TYPE_CHECKING:
+    from ramet.lang.backends.base import ToolCall
     from ramet.lang.tool import Tool
     from ramet.lang.variables import Variable
 
@@ -30,6 +31,8 @@ class Node:
 
 
 Expression = str | Node
+ToolsElsewhere = Callable[[Collection["ToolCall"]], Awaitable[Collection[str]]]
+"""The calls of one round -> what the model is told of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class ToolUse:
     """report: the model is told what a tool raised. raise: the call fails with it."""
     max_rounds: int = 8
     """Rounds of tool calls; after them the model must answer."""
+    elsewhere: "ToolsElsewhere | None" = None
+    """Who is asked what calls give, where the tools themselves are not here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 from ramet.lang.errors import ProgramStructureError
 
@@ -21,6 +21,30 @@ Args = TypeVarTuple("Args")
 
 LEAVING_TIME = 1.0
 """Seconds that closing waits for those who use a loop from other threads."""
+
+
+class Calls(Protocol):
+    """What branches need of the event loop that they run on."""
+
+    def call(self, callback: Callable[[*Args], object], *args: *Args) -> bool:
+        """See LoopThread."""
+        ...
+
+
+class RunningLoop:
+    """The event loop that runs where this is made: a server's, for the programs of its clients."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, callback: Callable[[*Args], object], *args: *Args) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            return False
+        return True
 
 
 class LoopThread:

@@ -47,11 +47,12 @@ class Session:
         refuse_while_tracing(invocation.name)
         self._invocation = invocation
         program_id = f"{invocation.name}-{secrets.token_hex(6)}"
+        self._thread = branches_loop()
         self._execution = Execution(
             invocation.name,
             program_id,
             invocation.backend,
-            branches_loop(),
+            self._thread,
             invocation.compilation,
             common,
             cache_salt=invocation.cache_salt,
@@ -102,7 +103,7 @@ class Session:
     def _run_body(self) -> None:
         """Never raises: what went wrong is the run's error."""
         invocation = self._invocation
-        with self._execution.thread.used(self._leave_at_exit):
+        with self._thread.used(self._leave_at_exit):
             try:
                 value = invocation.function(self._state, *invocation.args, **invocation.kwargs)
                 finish(self._close(value, None))
@@ -156,6 +157,7 @@ class Session:
         self._execution.pieces.release(whole=True, wanted=wanted)
         self._execution.stop_warming()
         yield from self._execution.becoming_quiet()
+        self._execution.close()
         errors: list[BaseException] = list(self._execution.undelivered())
         if error is not None:
             if not isinstance(error, ProgramError):

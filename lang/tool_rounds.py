@@ -108,6 +108,9 @@ def _finish(operation: Generate, answer: Answer) -> None:
 
 async def _run_all(use: ToolUse, calls: tuple[ToolCall, ...]) -> list[Outcome]:
     """All at once, in their order. Raises the first ToolError; what still runs is then cancelled."""
+    if use.elsewhere is not None:
+        told = await use.elsewhere(calls)
+        return [Outcome(call, text, text) for call, text in zip(calls, told, strict=True)]
     tasks = [asyncio.create_task(_run(use, call)) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,12 +1,14 @@
 """RuntimeEndpoint: programs on a ramet server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ramet.lang.backends.base import Capabilities, Prompt
 from ramet.lang.backends.connected import ConnectedBackend
 from ramet.lang.backends.endpoint_engine import HttpEngine
+from ramet.lang.backends.endpoint_program import SentToServer
 from ramet.lang.backends.http_client import Connection, Server
 from ramet.lang.backends.local import LocalBackend
+from ramet.runtime.protocol import programs
 from ramet.runtime.protocol.wire import ServedModel
 
 
@@ -20,6 +22,9 @@ class RuntimeEndpoint(ConnectedBackend):
         base_url: as ``http://127.0.0.1:8000``.
         api_key: the server's, where it wants one.
         token_healing, special_text: as for LocalBackend.
+        whole_programs: programs that have said everything before they need a value are sent as a whole and
+            run there, without a way there and back for each call. All others, and with False every one, are
+            called one by one. What comes of them is the same.
         connection: timeout, retries and how many requests run at once.
 
     Raises:
@@ -33,6 +38,7 @@ class RuntimeEndpoint(ConnectedBackend):
         *,
         token_healing: bool = True,
         special_text: bool = False,
+        whole_programs: bool = True,
         connection: Connection | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
@@ -43,6 +49,13 @@ class RuntimeEndpoint(ConnectedBackend):
             connection=connection or Connection(),
         )
         self._engine = HttpEngine(server)
+        # The server renders what it runs by its own settings, which are the defaults.
+        self._takes_whole = (
+            whole_programs
+            and token_healing
+            and not special_text
+            and self._engine.info.programs == programs.PROGRAM_VERSION
+        )
         self._backend = LocalBackend(
             self._engine,
             token_healing=token_healing,
@@ -57,6 +70,18 @@ class RuntimeEndpoint(ConnectedBackend):
     @property
     def capabilities(self) -> Capabilities:
         return self._backend.capabilities
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether programs are sent as a whole."""
+        return self._takes_whole
+
+    def send_whole(
+        self, program: programs.WireProgram, calls: Mapping[tuple[str, int], str], *, cache_salt: str
+    ) -> SentToServer:
+        """See compiler.whole.TakesWhole."""
+        request = programs.ProgramRequest(program=program, events="calls", cache_salt=cache_salt)
+        return SentToServer(self._engine, self._backend, request, calls)
 
     def prompt(self, *, cache_salt: str = "") -> Prompt:
         return self._backend.prompt(cache_salt=cache_salt)

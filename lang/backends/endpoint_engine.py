@@ -50,6 +50,11 @@ class HttpEngine:
             raise self._foreign(wire.TOKENIZER_ROUTE, error) from error
 
     @property
+    def client(self) -> HttpClient:
+        """For further routes of the same server."""
+        return self._client
+
+    @property
     def info(self) -> wire.ServedModel:
         return self._info
 
@@ -197,7 +202,7 @@ class GenerateStream:
 
     async def __aenter__(self) -> Self:
         events = await self._open.enter_async_context(
-            self._client.events(wire.GENERATE_ROUTE, self._request, _is_end)
+            self._client.events(wire.GENERATE_ROUTE, self._request, is_end)
         )
         self._increments = await self._open.enter_async_context(aclosing(self._read(events)))
         return self
@@ -214,7 +219,7 @@ class GenerateStream:
     async def _read(self, events: AsyncIterator[ServerSentEvent]) -> AsyncGenerator[wire.GenerateEvent, None]:
         is_whole = False
         async for event in events:
-            if _is_end(event):
+            if is_end(event):
                 is_whole = True
                 continue
             try:
@@ -234,5 +239,6 @@ class GenerateStream:
             raise GenerationError(f"{self._client.server.name} broke off its answer")
 
 
-def _is_end(event: ServerSentEvent) -> bool:
+def is_end(event: ServerSentEvent) -> bool:
+    """It is the last one of a stream that is whole."""
     return event.data == wire.STREAM_END

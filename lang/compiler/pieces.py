@@ -12,7 +12,7 @@ from ramet.lang.compiler.piece import Pass, Piece, Track, in_depth_first_order
 from ramet.lang.compiler.prewarm import PrewarmTails
 from ramet.lang.compiler.tags import tag_calls
 from ramet.lang.compiler.unread import drop_unread
-from ramet.lang.loop_thread import LoopThread
+from ramet.lang.loop_thread import Calls
 from ramet.lang.variables import Variable
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ INTERPRETED = Compilation(Pace.AT_ONCE)
 class Pieces:
     """Thread-safe. Branches keep what they are told until they are asked for it here."""
 
-    def __init__(self, thread: LoopThread, pace: Pace, passes: Sequence[Pass]) -> None:
+    def __init__(self, thread: Calls, pace: Pace, passes: Sequence[Pass]) -> None:
         self._thread = thread
         self._pace = pace
         self._passes = tuple(passes)

@@ -34,6 +34,7 @@ def serve(
     max_overtakes: given.MaxOvertakes = None,
     max_resamples: given.MaxResamples = None,
     max_queued_requests: given.MaxQueuedRequests = None,
+    max_programs: given.MaxPrograms = None,
     host: given.Host = None,
     port: given.Port = None,
     api_keys: given.ApiKey = None,

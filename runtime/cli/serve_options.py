@@ -91,6 +91,10 @@ MaxQueuedRequests = Annotated[
     int | None,
     typer.Option(help="Answers that wait at most; more get 429 [256].", rich_help_panel=SCHEDULING),
 ]
+MaxPrograms = Annotated[
+    int | None,
+    typer.Option(help="Whole programs that run at once at most [64].", rich_help_panel=SCHEDULING),
+]
 Host = Annotated[str | None, typer.Option(help="Address to bind [127.0.0.1].", rich_help_panel=NETWORK)]
 Port = Annotated[int | None, typer.Option(help="0: a free one [8000].", rich_help_panel=NETWORK)]
 ApiKey = Annotated[

@@ -77,6 +77,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Tags of the GrammarSpec kinds that it enforces."""
     version: str = ""
     """Of ramet."""
+    programs: int = 0
+    """Version of ``protocol.programs`` in which it takes whole programs; 0: it takes none."""
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -305,7 +307,11 @@ def encode_event(event: GenerateEvent) -> bytes:
 
 def decode_event(data: bytes | str) -> GenerateEvent:
     """The event that ``encode_event`` wrote. Raises msgspec.ValidationError for anything else."""
-    event = msgspec.json.decode(data, type=GenerateEvent)
+    return from_finite_event(msgspec.json.decode(data, type=GenerateEvent))
+
+
+def from_finite_event(event: GenerateEvent) -> GenerateEvent:
+    """The event as it was before its log probabilities were made finite."""
     return msgspec.structs.replace(
         event,
         logprobs=_each(event.logprobs, from_finite),

@@ -12,28 +12,33 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ramet.runtime.engine import EngineFace
-from ramet.runtime.protocol import wire
+from ramet.runtime.protocol import programs, wire
 from ramet.runtime.server import (
     chat_route,
     completion_route,
     messages_route,
     native_routes,
     operations,
+    page_route,
+    programs_route,
     responses_route,
 )
 from ramet.runtime.server.chat_chunks import ChatCompletion
 from ramet.runtime.server.chat_prompt import ChatModel
 from ramet.runtime.server.completion_writer import Completion
 from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.engine_questions import EngineQuestions
 from ramet.runtime.server.errors import HttpError, bad_request, error_response
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.middleware import RequestMiddleware
 from ramet.runtime.server.openapi import Answer, Records, described_body, with_records
+from ramet.runtime.server.page_route import PAGE_PATHS
+from ramet.runtime.server.program_runs import ProgramRuns
 from ramet.runtime.server.prompt_size import PromptSize
 from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.state import ServerState
-from ramet.runtime.server.tenants import ApiKeys, TenantMiddleware
+from ramet.runtime.server.tenants import OPEN_ROUTES, ApiKeys, TenantMiddleware
 from ramet.runtime.server.tools.formats import tool_format
 from ramet.runtime.tokenizer import TokenizerSpec
 
@@ -63,6 +68,12 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     ("/v1/responses", responses_route.responses, responses_route.RECORDS),
     ("/v1/messages", messages_route.messages, messages_route.RECORDS),
     ("/v1/messages/count_tokens", messages_route.count_tokens, messages_route.RECORDS[:1]),
+    (programs.PROGRAMS_ROUTE, programs_route.run_program, (programs.ProgramRequest,)),
+    (
+        f"{programs.PROGRAMS_ROUTE}/{{program_id}}/tool_results",
+        programs_route.take_tool_results,
+        (programs.ToolResults,),
+    ),
     (wire.GENERATE_ROUTE, native_routes.generate, (wire.GenerateRequest,)),
     (wire.SCORE_ROUTE, native_routes.score, (wire.ScoreRequest,)),
     (wire.ENCODE_CHAT_ROUTE, native_routes.encode, (wire.EncodeChatRequest,)),
@@ -78,6 +89,10 @@ _NOT_HERE = {
     "/v1/rerank": f": POST {wire.SCORE_ROUTE} scores continuations of a prompt",
 }
 """Routes of others that clients may look for, and what to do instead."""
+_DELETE: tuple[tuple[str, Endpoint], ...] = (
+    ("/v1/responses/{response_id}", responses_route.delete_response),
+    (f"{programs.PROGRAMS_ROUTE}/{{program_id}}", programs_route.cancel_program),
+)
 _GET: tuple[tuple[str, Endpoint], ...] = (
     (wire.HEALTH_ROUTE, operations.health),
     ("/ready", operations.ready),
@@ -89,6 +104,8 @@ _GET: tuple[tuple[str, Endpoint], ...] = (
     (wire.TOKENIZER_ROUTE, native_routes.tokenizer),
     (wire.STATS_ROUTE, operations.stats),
     ("/metrics", operations.metrics),
+    ("/activity", page_route.activity),
+    ("/cache_tree", page_route.cache_tree),
 )
 
 
@@ -107,10 +124,12 @@ def create_app(
     names = config.served_model_names or (engine.info.model,)
     metrics = ServerMetrics(names[0])
     app = FastAPI(title="ramet", version=version("ramet"), docs_url=None, redoc_url=None, lifespan=_lifespan)
+    gateway = Gateway(engine, config, metrics, width=width)
     app.state.server = ServerState(
         engine=engine,
         config=config,
-        gateway=Gateway(engine, config, metrics, width=width),
+        gateway=gateway,
+        program_runs=ProgramRuns(engine, gateway, limit=config.max_programs, timeout=config.request_timeout),
         metrics=metrics,
         tokenizer_spec=tokenizer_spec,
         chat_model=ChatModel.of(
@@ -120,6 +139,7 @@ def create_app(
             tool_format(config.tool_format, tokenizer_spec),
             config.reasoning_format,
         ),
+        engine_questions=EngineQuestions(),
         response_store=ResponseStore(config.response_store) if config.response_store else None,
         prompt_size=PromptSize(engine.tokenizer, engine.info.context_length),
         model_names=names,
@@ -131,12 +151,15 @@ def create_app(
         # HEAD is what load balancers ask.
         app.add_api_route(path, endpoint, methods=["GET"])
         app.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
-    app.add_api_route("/v1/responses/{response_id}", responses_route.delete_response, methods=["DELETE"])
+    for path, endpoint in page_route.page_endpoints().items():
+        app.add_route(path, endpoint, methods=["GET"], include_in_schema=False)
+    for path, endpoint in _DELETE:
+        app.add_api_route(path, endpoint, methods=["DELETE"])
     with_records(app, [records for _, _, records in _POST], _ANSWERS)
     app.add_exception_handler(HttpError, _http_error)
     app.add_exception_handler(HTTPException, _no_route)
     # The last one added is the outermost.
-    app.add_middleware(TenantMiddleware, keys=ApiKeys(config.api_keys))
+    app.add_middleware(TenantMiddleware, keys=ApiKeys(config.api_keys), open_routes=OPEN_ROUTES | PAGE_PATHS)
     if config.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ramet.runtime.engine import EngineStats
-from ramet.runtime.protocol import EngineDeadError, EngineRestartingError, RametError
+from ramet.runtime.protocol import EngineDeadError, EngineRestartingError, RametError, programs
 from ramet.runtime.protocol.wire import FlushCacheResponse, ServedModel
 from ramet.runtime.server.body import convert
 from ramet.runtime.server.errors import HttpError, draining, model_not_found, native_error
@@ -91,6 +91,7 @@ async def model_info(request: Request) -> Response:
             kv_tokens=info.kv_tokens,
             grammars=info.grammars,
             version=version("ramet"),
+            programs=programs.PROGRAM_VERSION if state.config.max_programs else 0,
         )
     )
 
@@ -123,6 +124,8 @@ async def stats(request: Request) -> Response:
             "engine": {**msgspec.to_builtins(counters), "hit_rate": counters.hit_rate},
             "server": {
                 "live_answers": state.gateway.live,
+                "live_programs": state.program_runs.num_live,
+                "started_programs": state.program_runs.num_started,
                 "draining": state.gateway.is_draining,
                 "started": state.started,
             },

@@ -11,9 +11,11 @@ from ramet.runtime.engine import EngineFace
 from ramet.runtime.server.body import read_object
 from ramet.runtime.server.chat_prompt import ChatModel
 from ramet.runtime.server.config import ServerConfig
+from ramet.runtime.server.engine_questions import EngineQuestions
 from ramet.runtime.server.errors import bad_request, model_not_found
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
+from ramet.runtime.server.program_runs import ProgramRuns
 from ramet.runtime.server.prompt_size import PromptSize
 from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.tenants import Tenant
@@ -25,10 +27,12 @@ class ServerState:
     engine: EngineFace
     config: ServerConfig
     gateway: Gateway
+    program_runs: ProgramRuns
     metrics: ServerMetrics
     tokenizer_spec: TokenizerSpec
     chat_model: ChatModel
     prompt_size: PromptSize
+    engine_questions: EngineQuestions
     response_store: ResponseStore | None
     """None: responses are not kept."""
     model_names: tuple[str, ...]

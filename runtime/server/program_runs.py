@@ -1,0 +1,203 @@
+"""Runs of whole programs: who they belong to, how many there are at once, and their way to an end."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Protocol
+
+from ramet.runtime.engine import EngineFace
+from ramet.runtime.protocol import programs
+from ramet.runtime.server.errors import (
+    HttpError,
+    bad_request,
+    cut_by_shutdown,
+    deadline_exceeded,
+    draining,
+    internal_error,
+    overloaded,
+)
+from ramet.runtime.server.gateway import Gateway
+from ramet.runtime.server.program_engine import GatewayEngine
+from ramet.runtime.server.tenants import Tenant
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_RUNNER = "ramet.lang.serving:ProgramRunner"
+"""Who carries programs out: the language, which stands above the server and is handed to it by name, as an
+engine's builder is handed to the engine's process."""
+RETRY_SECONDS = 1
+
+Tell = Callable[[programs.ProgramEvent], None]
+
+
+class RunningProgram(Protocol):
+    """One run, on the server's event loop."""
+
+    async def run(self) -> programs.ProgramDone:
+        """To its end. Cancelling it ends everything that runs."""
+        ...
+
+    def cancel(self, reason: str) -> None: ...
+
+    def answer_tools(self, results: programs.ToolResults) -> None:
+        """Raises InvalidRequestError where nothing waits for these results."""
+        ...
+
+
+class Runner(Protocol):
+    """What carries programs out; made of an engine, whose model it is for."""
+
+    def start(
+        self,
+        program: programs.WireProgram,
+        engine: Any,
+        tell: Tell,
+        *,
+        program_id: str,
+        cache_salt: str = "",
+        tells_calls: bool = False,
+    ) -> RunningProgram:
+        """Raises InvalidRequestError where the model cannot do what the program asks."""
+        ...
+
+
+def load_runner(name: str) -> Callable[[EngineFace], Runner]:
+    """What ``module:name`` names."""
+    module, _, attribute = name.partition(":")
+    make: Callable[[EngineFace], Runner] = getattr(import_module(module), attribute)
+    return make
+
+
+@dataclass(slots=True, eq=False)
+class ProgramRun:
+    """A run and its events, which one client reads."""
+
+    id: str
+    tenant: str
+    program: RunningProgram
+    events: "asyncio.Queue[programs.ProgramEvent | HttpError]"
+    task: "asyncio.Task[None] | None" = None
+
+
+class ProgramRuns:
+    """The programs of one server. Lives on one event loop.
+
+    Invariant: ``_live`` has the runs whose events are read, at most ``limit``.
+    """
+
+    def __init__(
+        self, engine: EngineFace, gateway: Gateway, *, limit: int, timeout: float, runner: str = DEFAULT_RUNNER
+    ) -> None:
+        """``timeout``: seconds that a program may take."""
+        self._engine = engine
+        self._gateway = gateway
+        self._limit = limit
+        self._timeout = timeout
+        self._runner_name = runner
+        self._live: dict[tuple[str, str], ProgramRun] = {}
+        self._num_started = 0
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    @property
+    def num_started(self) -> int:
+        return self._num_started
+
+    def open(self, request: programs.ProgramRequest, tenant: Tenant) -> ProgramRun:
+        """Begins with it.
+
+        Raises:
+            HttpError: too many programs run (429), or the server shuts down (503).
+            InvalidRequestError: the model cannot do what the program asks.
+        """
+        if self._gateway.is_draining:
+            raise draining()
+        if len(self._live) >= self._limit:
+            raise overloaded(RETRY_SECONDS)
+        program_id = f"prog_{secrets.token_hex(12)}"
+        events: asyncio.Queue[programs.ProgramEvent | HttpError] = asyncio.Queue()
+        program = self._runner.start(
+            request.program,
+            GatewayEngine(self._engine, self._gateway, tenant),
+            events.put_nowait,
+            program_id=program_id,
+            cache_salt=request.cache_salt,
+            tells_calls=request.events == "calls",
+        )
+        run = ProgramRun(program_id, tenant.name, program, events)
+        self._live[tenant.name, program_id] = run
+        self._num_started += 1
+        run.task = asyncio.create_task(
+            self._carry_out(run, min(self._timeout, request.timeout or self._timeout))
+        )
+        return run
+
+    async def close(self, run: ProgramRun) -> None:
+        """Nobody reads its events any more: what runs is ended. Closing twice is allowed."""
+        if self._live.pop((run.tenant, run.id), None) is not None and run.task is not None:
+            # A task that has not begun would be cancelled without the program ever hearing of it.
+            run.program.cancel("its client has left")
+            run.task.cancel()
+            await asyncio.gather(run.task, return_exceptions=True)
+
+    def cancel(self, program_id: str, tenant: Tenant) -> None:
+        """Raises HttpError (404) where the tenant has no such run."""
+        self._run(program_id, tenant).program.cancel("its client has cancelled it")
+
+    def answer_tools(self, program_id: str, tenant: Tenant, results: programs.ToolResults) -> None:
+        """Raises HttpError (404) where the tenant has no such run, InvalidRequestError for other results."""
+        self._run(program_id, tenant).program.answer_tools(results)
+
+    async def events(self, run: ProgramRun) -> AsyncIterator[programs.ProgramEvent]:
+        """To the ProgramDone. Raises HttpError where the time is over or the server shuts down."""
+        while True:
+            event = await run.events.get()
+            if isinstance(event, HttpError):
+                raise event
+            yield event
+            if isinstance(event, programs.ProgramDone):
+                return
+
+    @cached_property
+    def _runner(self) -> Runner:
+        # With the first program: the language takes a moment to load.
+        return load_runner(self._runner_name)(self._engine)
+
+    def _run(self, program_id: str, tenant: Tenant) -> ProgramRun:
+        run = self._live.get((tenant.name, program_id))
+        if run is None:
+            raise bad_request(
+                f"no program {program_id[:80]!r} runs; one is there while its events are read",
+                code="not_found",
+                status=404,
+            )
+        return run
+
+    async def _carry_out(self, run: ProgramRun, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                done: programs.ProgramEvent | HttpError = await run.program.run()
+        except TimeoutError:
+            done = deadline_exceeded(seconds)
+        except Exception:
+            # The boundary to the language: whoever reads has to be told that this is not the program's end.
+            logger.exception("program %s failed", run.id)
+            done = internal_error()
+        if self._gateway.is_draining and time.monotonic() < deadline:
+            done = _told_of_shutdown(done)
+        run.events.put_nowait(done)
+
+
+def _told_of_shutdown(done: "programs.ProgramEvent | HttpError") -> "programs.ProgramEvent | HttpError":
+    """A program that failed while the server shut down was cut by that."""
+    if isinstance(done, programs.ProgramDone) and done.status == "failed":
+        return cut_by_shutdown()
+    return done

@@ -1,0 +1,141 @@
+"""Runs of programs, with a runner that does what it is told."""
+
+import asyncio
+
+import pytest
+
+from ramet.runtime.protocol import InvalidRequestError, programs
+from ramet.runtime.server import ServerConfig
+from ramet.runtime.server.errors import HttpError
+from ramet.runtime.server.gateway import Gateway
+from ramet.runtime.server.metrics import ServerMetrics
+from ramet.runtime.server.program_runs import DEFAULT_RUNNER, ProgramRuns, load_runner
+from ramet.runtime.server.tenants import Tenant
+from tests.runtime.server.speaking_server import SECONDS, open_engine, spec
+
+PROGRAM = programs.ProgramRequest(
+    program=programs.WireProgram(version=1, branches=[programs.ProgramBranch(name="0", operations=[])])
+)
+
+
+class Program:
+    """Ends when it is told to, or does not."""
+
+    def __init__(self, tell: object, error: Exception | None) -> None:
+        self.error = error
+        self.ended = asyncio.Event()
+        self.was_cancelled = False
+
+    async def run(self) -> programs.ProgramDone:
+        if self.error is not None:
+            raise self.error
+        await self.ended.wait()
+        return programs.ProgramDone(id="x", status="cancelled")
+
+    def cancel(self, reason: str) -> None:
+        self.was_cancelled = True
+        self.ended.set()
+
+    def answer_tools(self, results: programs.ToolResults) -> None:
+        raise InvalidRequestError("none", field="variable")
+
+
+class Runner:
+    started: list[Program]
+    error: Exception | None = None
+
+    def __init__(self, engine: object) -> None:
+        Runner.started = []
+
+    def start(self, program: object, engine: object, tell: object, **options: object) -> Program:
+        one = Program(tell, Runner.error)
+        Runner.started.append(one)
+        return one
+
+
+NAME = f"{__name__}:Runner"
+
+
+async def told(runs: ProgramRuns, run: object) -> list[programs.ProgramEvent]:
+    async with asyncio.timeout(SECONDS):
+        return [event async for event in runs.events(run)]  # type: ignore[arg-type]
+
+
+def opened(body: object, *, limit: int = 2, timeout: float = SECONDS, error: Exception | None = None) -> None:
+    async def main() -> None:
+        Runner.error = error
+        with open_engine(spec()) as engine:
+            gateway = Gateway(engine, ServerConfig(), ServerMetrics("m"), width=4)
+            runs = ProgramRuns(engine, gateway, limit=limit, timeout=timeout, runner=NAME)
+            await body(runs, gateway)  # type: ignore[operator]
+            assert runs.num_live == 0
+
+    asyncio.run(main())
+
+
+def test_the_runner_is_the_language() -> None:
+    assert load_runner(DEFAULT_RUNNER).__name__ == "ProgramRunner"
+
+
+def test_there_are_so_many_at_most() -> None:
+    async def body(runs: ProgramRuns, gateway: Gateway) -> None:
+        first, second = runs.open(PROGRAM, Tenant("a")), runs.open(PROGRAM, Tenant("b"))
+        with pytest.raises(HttpError) as refused:
+            runs.open(PROGRAM, Tenant("a"))
+        assert refused.value.status == 429
+        await runs.close(first)
+        await runs.close(first)
+        assert Runner.started[0].was_cancelled
+        await runs.close(runs.open(PROGRAM, Tenant("a")))
+        await runs.close(second)
+        assert runs.num_started == 3
+
+    opened(body)
+
+
+def test_a_run_is_its_tenants_own() -> None:
+    async def body(runs: ProgramRuns, gateway: Gateway) -> None:
+        run = runs.open(PROGRAM, Tenant("a"))
+        results = programs.ToolResults(variable="x", results=[])
+        for program_id, tenant in ((run.id, Tenant("b")), ("prog_", Tenant("a"))):
+            with pytest.raises(HttpError) as refused:
+                runs.cancel(program_id, tenant)
+            assert refused.value.status == 404
+        with pytest.raises(HttpError):
+            runs.answer_tools(run.id, Tenant("b"), results)
+        with pytest.raises(InvalidRequestError):
+            runs.answer_tools(run.id, Tenant("a"), results)
+        runs.cancel(run.id, Tenant("a"))
+        assert [type(event).__name__ for event in await told(runs, run)] == ["ProgramDone"]
+        await runs.close(run)
+
+    opened(body)
+
+
+def test_time_that_is_over_and_faults_are_told() -> None:
+    async def late(runs: ProgramRuns, gateway: Gateway) -> None:
+        run = runs.open(PROGRAM, Tenant())
+        with pytest.raises(HttpError) as refused:
+            await told(runs, run)
+        assert refused.value.status == 504
+        await runs.close(run)
+
+    async def broken(runs: ProgramRuns, gateway: Gateway) -> None:
+        run = runs.open(PROGRAM, Tenant())
+        with pytest.raises(HttpError) as refused:
+            await told(runs, run)
+        assert refused.value.status == 500
+        await runs.close(run)
+
+    opened(late, timeout=0.01)
+    opened(broken, error=KeyError("ours"))
+
+
+def test_none_begins_while_the_server_shuts_down() -> None:
+    async def body(runs: ProgramRuns, gateway: Gateway) -> None:
+        gateway.start_draining()
+        with pytest.raises(HttpError) as refused:
+            runs.open(PROGRAM, Tenant())
+        assert refused.value.status == 503
+
+    opened(body)
