@@ -1,11 +1,12 @@
 """Explaining a program before it runs: its calls, what they share, what waits for what, what each pass does."""
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from ramet.lang.backends.base import Backend
-from ramet.lang.compiler.graph import Answer, CallNode, Graph, Part
+from ramet.lang.compiler.graph import Answer, CallNode, Graph, Link, Part
 from ramet.lang.compiler.hoist import MIN_PREFIX
 from ramet.lang.compiler.html import page
 from ramet.lang.compiler.measure import Measure, measure
@@ -117,18 +118,22 @@ def explain_trace(trace: Trace, backend: Backend, compilation: Compilation) -> E
 def merged_calls(graph: Graph) -> dict[int, int]:
     """Calls that ask what another one asks of an equal prompt, and which one that is."""
     stands_for: dict[int, int] = {}
-    first: dict[tuple[tuple[Part, ...], bytes], int] = {}
-    for index in graph.in_order():
-        call = graph.calls[index]
-        if not is_repeatable(call.operation):
-            continue
-        prompt = tuple(
-            Answer(stands_for.get(part.call, part.call), part.carried) if isinstance(part, Answer) else part
-            for part in call.prompt
-        )
-        other = first.setdefault((prompt, question(call.operation)), index)
-        if other != index:
-            stands_for[index] = other
+    first: dict[tuple[int, bytes], int] = {}
+    numbers: dict[tuple[int, Part], int] = {}
+    prompts: dict[Link | None, int] = {None: 0}
+    """Equal numbers stand for equal prompts."""
+    for step in graph.steps():
+        if isinstance(step, Link):
+            prompt = prompts[step.before]
+            for part in graph.made.parts(step.open):
+                if isinstance(part, Answer):
+                    part = Answer(stands_for.get(part.call, part.call), part.carried)
+                prompt = numbers.setdefault((prompt, part), len(numbers) + 1)
+            prompts[step] = prompt
+        elif is_repeatable(step.operation):
+            other = first.setdefault((prompts[step.last], question(step.operation)), step.index)
+            if other != step.index:
+                stands_for[step.index] = other
     return stands_for
 
 
@@ -136,40 +141,56 @@ def critical_path(graph: Graph, answers: tuple[int, ...]) -> tuple[list[int], in
     """The chain of calls that generates the most tokens, and how many these are."""
     before: dict[int, int | None] = {}
     total: dict[int, int] = {}
-    for index in graph.in_order():
-        needs = graph.calls[index].needs
-        before[index] = max(needs, key=lambda other: total[other], default=None)
-        so_far = before[index]
-        total[index] = answers[index] + (0 if so_far is None else total[so_far])
+    longest: dict[Link | None, int | None] = {None: None}
+    """Of the calls that each prompt needs, up to here: the one at the end of the longest chain."""
+    for step in graph.steps():
+        if isinstance(step, Link):
+            needed = [answer.call for answer in graph.answers(step)]
+            so_far = longest[step.before]
+            candidates = needed if so_far is None else [so_far, *needed]
+            longest[step] = max(candidates, key=lambda index: total[index], default=None)
+        else:
+            before[step.index] = last = longest[step.last]
+            total[step.index] = answers[step.index] + (0 if last is None else total[last])
     if not total:
         return [], 0
-    last: int | None = max(total, key=lambda index: total[index])
-    tokens = total[last] if last is not None else 0
+    end: int | None = max(total, key=lambda index: total[index])
+    tokens = total[end] if end is not None else 0
     path: list[int] = []
-    while last is not None:
-        path.append(last)
-        last = before[last]
+    while end is not None:
+        path.append(end)
+        end = before[end]
     return path[::-1], tokens
 
 
 def held_back(trace: Trace) -> list[tuple[str, list[CallNode]]]:
-    """Reads at which the program waits, though calls that it says later do not need what it waits for."""
+    """Reads at which the program waits, though calls that it says later do not need what it waits for. Each
+    call is listed with the last read that it need not wait for."""
     graph = trace.graph
-    ancestors = graph.ancestors()
-    order = trace.order
-    found: list[tuple[str, list[CallNode]]] = []
-    seen: set[int] = set()
-    for read in reversed(trace.reads):
-        answers = graph.made_of.get(id(read.variable), frozenset())
-        held = [
-            graph.calls[index]
-            for index, told in order.items()
-            if told >= read.num_told and index not in seen and not answers & ancestors[index]
-        ]
-        if answers and held:
-            seen.update(call.index for call in held)
-            found.append((read.where, held))
-    return found[::-1]
+    made_of = graph.made_of
+    reads = [read for read in trace.reads if made_of.get(id(read.variable))]
+    # Sets of reads are bits of integers: programs may have thousands.
+    of_call = [0] * len(graph.calls)
+    for number, read in enumerate(reads):
+        for index in made_of[id(read.variable)]:
+            of_call[index] |= 1 << number
+    needed: list[int] = [0] * len(graph.calls)
+    along: dict[Link | None, int] = {None: 0}
+    for step in graph.steps():
+        if isinstance(step, CallNode):
+            needed[step.index] = along[step.last]
+        else:
+            bits = along[step.before]
+            for answer in graph.answers(step):
+                bits |= needed[answer.call] | of_call[answer.call]
+            along[step] = bits
+    told_at = [read.num_told for read in reads]
+    found: dict[int, list[CallNode]] = {}
+    for index, told in trace.order.items():
+        earlier = (1 << bisect_right(told_at, told)) - 1
+        if free := earlier & ~needed[index]:
+            found.setdefault(free.bit_length() - 1, []).append(graph.calls[index])
+    return [(reads[number].where, found[number]) for number in sorted(found)]
 
 
 def _pieces_line(trace: Trace) -> str:

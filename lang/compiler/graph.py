@@ -45,6 +45,65 @@ class Argument:
 
 Part = Fixed | Answer | Argument
 
+_Open = Fixed | Answer | Argument | Variable
+"""A part while the graph is built: variables are looked up once all calls are known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """The last part of what a branch has said by some point. Prompts that begin alike share their links, so
+    that a graph is not larger than its program."""
+
+    before: "Link | None" = field(repr=False)
+    open: _Open
+
+    def back_to(self, end: "Link | None") -> "list[Link]":
+        """The links behind ``end`` up to this one, in order."""
+        links: list[Link] = []
+        link: Link | None = self
+        while link is not None and link is not end:
+            links.append(link)
+            link = link.before
+        return links[::-1]
+
+
+class Made:
+    """What variables are made of. ``add`` while the graph is built, all else afterwards."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[_Open, ...]] = {}
+        self._known: dict[int, tuple[Part, ...]] = {}
+
+    def add(self, variable: Variable, parts: tuple[_Open, ...]) -> None:
+        self._open[id(variable)] = parts
+
+    def parts(self, part: _Open) -> tuple[Part, ...]:
+        """What stands for the part in a prompt."""
+        if not isinstance(part, Variable):
+            return (part,)
+        if id(part) not in self._known:
+            self._known[id(part)] = self.resolved(self._open.get(id(part), ()))
+        return self._known[id(part)]
+
+    def resolved(self, parts: Sequence[_Open]) -> tuple[Part, ...]:
+        found: list[Part] = []
+        stack: list[_Open] = list(reversed(parts))
+        while stack:
+            part = stack.pop()
+            if isinstance(part, Variable):
+                # Of an earlier piece: its value was said, and is part of the text.
+                stack.extend(reversed(self._open.get(id(part), ())))
+            else:
+                found.append(part)
+        return tuple(found)
+
+    def calls(self) -> dict[int, frozenset[int]]:
+        """Of each variable, by its identity: the calls whose answers are in it."""
+        return {
+            variable: frozenset(part.call for part in self.resolved(parts) if isinstance(part, Answer))
+            for variable, parts in self._open.items()
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
@@ -53,7 +112,14 @@ class CallNode:
     index: int
     """Calls are numbered depth first."""
     operation: Call
-    prompt: tuple[Part, ...]
+    last: Link | None = field(repr=False)
+    """The end of its prompt; None: there is none."""
+    made: Made = field(repr=False)
+
+    @property
+    def prompt(self) -> tuple[Part, ...]:
+        links = () if self.last is None else self.last.back_to(None)
+        return tuple(part for link in links for part in self.made.parts(link.open))
 
     @property
     def branch(self) -> str:
@@ -76,79 +142,114 @@ class Graph:
     calls: tuple[CallNode, ...]
     start: tuple[Part, ...]
     """What the program says before its first call, fork or join."""
-    made_of: Mapping[int, frozenset[int]] = field(default_factory=dict, repr=False)
-    """Of each variable, by its identity: the calls whose answers are in it."""
+    made: Made = field(repr=False, default_factory=Made)
 
-    def ancestors(self) -> tuple[frozenset[int], ...]:
-        """Of each call all that have to be made before it."""
-        found: list[frozenset[int]] = [frozenset()] * len(self.calls)
-        for index in self.in_order():
-            needs = self.calls[index].needs
-            found[index] = frozenset(needs).union(*(found[other] for other in needs))
-        return tuple(found)
+    @property
+    def made_of(self) -> Mapping[int, frozenset[int]]:
+        """Of each variable, by its identity: the calls whose answers are in it."""
+        return self.made.calls()
 
-    def levels(self) -> tuple[int, ...]:
-        """Of each call how many calls have to be made before it, one after the other."""
-        levels: list[int] = [-1] * len(self.calls)
-        for index in self.in_order():
-            levels[index] = max((levels[other] + 1 for other in self.calls[index].needs), default=0)
-        return tuple(levels)
+    def steps(self) -> Iterator[Link | CallNode]:
+        """All links of prompts and all calls. A call comes behind its prompt, a link behind the one before it
+        and behind the calls whose answers it has: so what is to be known of prompts is computed along them."""
+        done: set[int] = set()
+        for first in self.calls:
+            stack: list[Link | CallNode] = [first]
+            while stack:
+                step = stack[-1]
+                missing = [] if id(step) in done else [one for one in self._before(step) if id(one) not in done]
+                if missing:
+                    stack += missing
+                    continue
+                stack.pop()
+                if id(step) not in done:
+                    done.add(id(step))
+                    yield step
 
     def in_order(self) -> Iterator[int]:
         """The calls, each after those that it needs."""
-        done: set[int] = set()
-        for first in range(len(self.calls)):
-            stack = [first]
-            while stack:
-                missing = [other for other in self.calls[stack[-1]].needs if other not in done]
-                if stack[-1] in done or missing:
-                    stack = stack[:-1] if stack[-1] in done else stack + missing
-                    continue
-                done.add(stack[-1])
-                yield stack.pop()
+        return (step.index for step in self.steps() if isinstance(step, CallNode))
+
+    def answers(self, link: Link) -> Iterator[Answer]:
+        """Those that the link adds to the prompt."""
+        return (part for part in self.made.parts(link.open) if isinstance(part, Answer))
+
+    def levels(self) -> tuple[int, ...]:
+        """Of each call how many calls have to be made before it, one after the other."""
+        levels = [0] * len(self.calls)
+        along: dict[Link | None, int] = {None: 0}
+        for step in self.steps():
+            if isinstance(step, CallNode):
+                levels[step.index] = along[step.last]
+            else:
+                behind = [levels[answer.call] + 1 for answer in self.answers(step)]
+                along[step] = max(along[step.before], *behind, 0)
+        return tuple(levels)
+
+    def goes_on_from(self) -> tuple[int | None, ...]:
+        """Of each call the last one before it on its branch: its prompt begins with that one's and answer."""
+        found: list[int | None] = [None] * len(self.calls)
+        along: dict[Link | None, int | None] = {None: None}
+        for step in self.steps():
+            if isinstance(step, CallNode):
+                found[step.index] = along[step.last]
+            elif isinstance(step.open, Answer) and step.open.carried:
+                along[step] = step.open.call
+            else:
+                along[step] = along[step.before]
+        return tuple(found)
+
+    def newly_said(self, call: CallNode) -> tuple[int | None, tuple[Part, ...]]:
+        """The call that this one goes on from, and what its prompt has behind that one's and its answer."""
+        links: list[Link] = []
+        link = call.last
+        before: int | None = None
+        while link is not None and before is None:
+            if isinstance(link.open, Answer) and link.open.carried:
+                before = link.open.call
+            else:
+                links.append(link)
+                link = link.before
+        return before, tuple(part for link in reversed(links) for part in self.made.parts(link.open))
+
+    def _before(self, step: Link | CallNode) -> list[Link | CallNode]:
+        if isinstance(step, CallNode):
+            return [] if step.last is None else [step.last]
+        calls: list[Link | CallNode] = [self.calls[answer.call] for answer in self.answers(step)]
+        return calls if step.before is None else [step.before, *calls]
 
 
 def graph_of(piece: Piece, marks: Marks) -> Graph:
     """``marks``: what stands in the piece's texts for values that are not known."""
     builder = _Builder(piece.by_branch(), marks)
     for track in piece.tracks:
-        if track.branch not in builder.parts:
+        if track.branch not in builder.ends:
             builder.walk(track)
     if piece.tracks:
         builder.end_start(piece.tracks[0].branch)
-    calls = tuple(
-        CallNode(index, operation, builder.resolved(prompt))
-        for index, (operation, prompt) in enumerate(builder.calls)
-    )
-    made_of = {
-        variable: frozenset(part.call for part in builder.resolved(parts) if isinstance(part, Answer))
-        for variable, parts in builder.made.items()
-    }
-    return Graph(calls, builder.resolved(builder.start), made_of)
-
-
-_Open = Fixed | Answer | Argument | Variable
-"""A part while the graph is built: variables are looked up once all calls are known."""
+    made = builder.made
+    calls = tuple(CallNode(index, call, last, made) for index, (call, last) in enumerate(builder.calls))
+    start = () if builder.start is None else builder.start.back_to(None)
+    return Graph(calls, made.resolved([link.open for link in start]), made)
 
 
 @dataclass(slots=True)
 class _Builder:
     tracks: "dict[Branch, Track]"
     marks: Marks
-    calls: list[tuple[Call, tuple[_Open, ...]]] = field(default_factory=list)
-    parts: "dict[Branch, list[_Open]]" = field(default_factory=dict)
-    """Of each branch that was walked, or is being walked."""
-    begins: "dict[Branch, int]" = field(default_factory=dict)
-    """How many of the parts are the parent's."""
-    scopes: "dict[Branch, list[int]]" = field(default_factory=dict)
-    made: dict[int, tuple[_Open, ...]] = field(default_factory=dict)
-    """Variables, by identity."""
-    start: tuple[_Open, ...] = ()
+    calls: list[tuple[Call, Link | None]] = field(default_factory=list)
+    ends: "dict[Branch, Link | None]" = field(default_factory=dict)
+    """What each branch that was walked, or is being walked, has said."""
+    begins: "dict[Branch, Link | None]" = field(default_factory=dict)
+    """What its parent had said."""
+    scopes: "dict[Branch, list[Link | None]]" = field(default_factory=dict)
+    made: Made = field(default_factory=Made)
+    start: Link | None = None
     _started: bool = False
 
     def walk(self, root: Track) -> None:
         """The branch and those below it, each as far as it goes before its parent goes on."""
-        self._begin(root.branch, [])
+        self._begin(root.branch, None)
         stack = [(root.branch, iter(root.operations))]
         while stack:
             branch, operations = stack[-1]
@@ -158,7 +259,7 @@ class _Builder:
             elif isinstance(operation, Spawn):
                 self.end_start(branch)
                 for child in reversed(operation.children):
-                    self._begin(child, list(self.parts[branch]))
+                    self._begin(child, self.ends[branch])
                     if child in self.tracks:
                         stack.append((child, iter(self.tracks[child].operations)))
             else:
@@ -167,61 +268,54 @@ class _Builder:
     def end_start(self, branch: "Branch") -> None:
         """What the branch has said by now is what the program begins with, unless that was known before."""
         if not self._started:
-            self.start, self._started = tuple(self.parts[branch]), True
+            self.start, self._started = self.ends[branch], True
 
-    def resolved(self, parts: Sequence[_Open]) -> tuple[Part, ...]:
-        found: list[Part] = []
-        stack: list[_Open] = list(reversed(parts))
-        while stack:
-            part = stack.pop()
-            if isinstance(part, Variable):
-                # Of an earlier piece: its value was said, and is part of the text.
-                stack.extend(reversed(self.made.get(id(part), ())))
-            else:
-                found.append(part)
-        return tuple(found)
-
-    def _begin(self, branch: "Branch", parts: list[_Open]) -> None:
-        self.parts[branch] = parts
-        self.begins[branch] = len(parts)
+    def _begin(self, branch: "Branch", link: Link | None) -> None:
+        self.ends[branch] = self.begins[branch] = link
         self.scopes[branch] = []
 
+    def _say(self, branch: "Branch", parts: Sequence[_Open]) -> None:
+        for part in parts:
+            self.ends[branch] = Link(self.ends[branch], part)
+
+    def _said(self, branch: "Branch", since: Link | None) -> list[_Open]:
+        last = self.ends.get(branch)
+        return [] if last is None else [link.open for link in last.back_to(since)]
+
     def _add(self, branch: "Branch", operation: Operation) -> None:
-        parts = self.parts[branch]
         match operation:
             case AppendText(text):
-                parts += [_part(part) for part in self.marks.split(text)]
+                self._say(branch, [_part(part) for part in self.marks.split(text)])
             case AppendValue(variable):
-                parts.append(variable)
+                self._say(branch, [variable])
             case AppendImage() | BeginRole() | EndRole():
-                parts.append(operation)
+                self._say(branch, [operation])
             case Generate() | Choose():
                 self.end_start(branch)
-                self._call(parts, operation)
+                self._call(branch, operation)
             case OpenScope():
-                self.scopes[branch].append(len(parts))
+                self.scopes[branch].append(self.ends[branch])
             case CloseScope(variable):
-                inside = parts[self.scopes[branch].pop() :]
+                inside = self._said(branch, self.scopes[branch].pop())
                 # The template around roles is no part of the value.
-                self.made[id(variable)] = tuple(
-                    _as_read(part) for part in inside if not isinstance(part, BeginRole | EndRole | AppendImage)
-                )
+                parts = [part for part in inside if not isinstance(part, BeginRole | EndRole | AppendImage)]
+                self.made.add(variable, tuple(map(_as_read, parts)))
             case Concatenate(children):
                 self.end_start(branch)
                 for child in children:
-                    parts += [_as_read(part) for part in self.parts.get(child, [])[self.begins.get(child, 0) :]]
+                    self._say(branch, [_as_read(part) for part in self._said(child, self.begins.get(child))])
             case _:
                 pass
 
-    def _call(self, parts: list[_Open], operation: Call) -> None:
+    def _call(self, branch: "Branch", operation: Call) -> None:
         index = len(self.calls)
-        self.calls.append((operation, tuple(parts)))
+        self.calls.append((operation, self.ends[branch]))
         read = (Answer(index, carried=False),)
-        self.made[id(operation.variable)] = read
+        self.made.add(operation.variable, read)
         if isinstance(operation, Generate) and operation.reasoning is not None:
-            self.made[id(operation.reasoning[1])] = read
+            self.made.add(operation.reasoning[1], read)
         if isinstance(operation, Choose) or operation.params.n == 1:
-            parts.append(Answer(index))
+            self._say(branch, [Answer(index)])
 
 
 def _part(thing: object) -> _Open:

@@ -64,7 +64,7 @@ def graph_svg(graph: Graph, measure: Measure) -> str:
         if call.index in places:
             parts += [
                 _arrow(places[other], places[call.index], carried=carried)
-                for other, carried in _direct_needs(call)
+                for other, carried in _direct_needs(graph, call)
                 if other in places
             ]
     parts += [_box(call, measure, places[call.index]) for call in graph.calls if call.index in places]
@@ -96,13 +96,12 @@ def _places(graph: Graph) -> tuple[dict[int, Place], dict[int, int]]:
     return places, hidden
 
 
-def _direct_needs(call: CallNode) -> list[tuple[int, bool]]:
-    """The answer that the prompt goes on from, and those that are read in it; whether it is the former."""
-    answers = [part for part in call.prompt if isinstance(part, Answer)]
-    carried = [part for part in answers if part.carried]
-    found = {(part.call, False): None for part in answers if not part.carried}
-    if carried:
-        found[carried[-1].call, True] = None
+def _direct_needs(graph: Graph, call: CallNode) -> list[tuple[int, bool]]:
+    """The answer that the prompt goes on from, and those that are read behind it; whether it is the former."""
+    before, parts = graph.newly_said(call)
+    found = {(part.call, False): None for part in parts if isinstance(part, Answer)}
+    if before is not None:
+        found[before, True] = None
     return list(found)
 
 
@@ -134,7 +133,12 @@ def _box(call: CallNode, measure: Measure, place: Place) -> str:
 
 
 def _call(graph: Graph, measure: Measure, call: CallNode) -> str:
-    prompt = "".join(_shown(graph, part) for part in call.prompt)
+    before, parts = graph.newly_said(call)
+    prompt = "".join(_shown(graph, part) for part in parts)
+    if before is not None:
+        # Its prompt is on the page already: the whole of all prompts would be quadratic in a long conversation.
+        name = escape(graph.calls[before].name)
+        prompt = f"<span class='mark'>[the prompt of {name}]</span>{_shown(graph, Answer(before))}{prompt}"
     about = f"{measure.prompts[call.index]} tokens, at most {measure.answers[call.index]} generated"
     return (
         f"<details><summary>{escape(call.name)} <span class='mark'>branch {escape(call.branch)}, {about}"

@@ -1,7 +1,8 @@
 """How many tokens the prompts of a traced program have, and how many of them several calls share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ramet.lang.backends.base import Backend, TokenCounter, ToolSpec
 from ramet.lang.compiler.graph import Answer, Argument, CallNode, Graph, Part
@@ -12,6 +13,8 @@ from ramet.lang.operations import Choose, Generate
 
 CHARACTERS_PER_TOKEN = 4
 """Where the backend does not know its tokens: about what English text has with common vocabularies."""
+NUM_PROVEN = 4
+"""Calls of a chain of which it is tried whether their prompts are beginnings of the last one's."""
 UNBOUNDED_ANSWER = 256
 """Tokens that an answer is taken to have where nothing bounds it."""
 
@@ -40,29 +43,79 @@ class Measure:
 
 def measure(graph: Graph, backend: Backend) -> Measure:
     counter = _Counter(backend)
-    prompts = [counter.prompt(call.prompt, told_tools(graph, call)) for call in graph.calls]
     answers = tuple(_longest_answer(call, counter) for call in graph.calls)
-    sizes = tuple(counter.size(pieces, answers) for pieces in prompts)
-    own = [0] * len(prompts)
-    order = sorted(range(len(prompts)), key=lambda index: counter.key(prompts[index]))
-    before: Sequence[str | Answer | Argument] = ()
-    for index in order:
-        own[index] = counter.size(_after(before, prompts[index]), answers, computed=True)
-        before = prompts[index]
+    sizes, own = [0] * len(graph.calls), [0] * len(graph.calls)
+    paths = sorted(_paths(graph, counter), key=lambda path: counter.key(path.pieces))
+    before: _Pieces = ()
+    for path in paths:
+        whole = list(accumulate((counter.piece(one, answers) for one in path.pieces), initial=0))
+        new = _after(before, path.pieces)
+        # What is new begins within a text, or with a piece.
+        first_new = len(path.pieces) - len(new)
+        computed = [counter.piece(one, answers, computed=True) for one in new]
+        done = first_new
+        for index, end in path.calls:
+            sizes[index] = whole[end]
+            own[index] = sum(computed[done - first_new : max(done, end) - first_new])
+            done = max(done, end)
+        before = path.pieces
     shared_start = 0
-    if prompts:
+    if paths:
         # What the first and the last in order have in common, all between have too.
-        last = prompts[order[-1]]
-        shared_start = counter.size(last, answers) - counter.size(_after(prompts[order[0]], last), answers)
-    return Measure(sizes, answers, sum(own), tuple(own), shared_start, counter.is_estimate)
+        first, last = paths[0].pieces, paths[-1].pieces
+        shared = counter.size(last, answers) - counter.size(_after(first, last), answers)
+        shared_start = min(shared, *sizes)
+    return Measure(tuple(sizes), answers, sum(own), tuple(own), shared_start, counter.is_estimate)
 
 
-def told_tools(graph: Graph, call: CallNode) -> tuple[ToolSpec, ...]:
-    """What the model is told of: the tools that the call offers, or else those that the last call before it on
-    its branch did."""
-    before = [graph.calls[part.call] for part in call.prompt if isinstance(part, Answer) and part.carried]
-    offered = (offered_tools(one.operation) for one in (call, *reversed(before)))
-    return next((tools for tools in offered if tools), ())
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Calls that go on from one another: the prompt of each is a beginning of the last one's."""
+
+    pieces: "_Pieces"
+    """The last one's prompt."""
+    calls: list[tuple[int, int]]
+    """Each with the end of its prompt among the pieces, in order."""
+
+
+def _paths(graph: Graph, counter: "_Counter") -> "list[_Path]":
+    """Each call is in one. So that a long conversation is rendered once, and not once for each call."""
+    goes_on_from = graph.goes_on_from()
+    tools: dict[int, tuple[ToolSpec, ...]] = {}
+    for index in graph.in_order():
+        before = goes_on_from[index]
+        # What the model is told of: what the call offers, or what the last call before it that offered any did.
+        tools[index] = offered_tools(graph.calls[index].operation) or (() if before is None else tools[before])
+    next_on_path: dict[int, int] = {}
+    for index, before in enumerate(goes_on_from):
+        if before is not None and tools[before] == tools[index]:
+            next_on_path.setdefault(before, index)
+    follows = set(next_on_path.values())
+    paths: list[_Path] = []
+    for index in range(len(graph.calls)):
+        if index not in follows:
+            chain = [index]
+            while (following := next_on_path.get(chain[-1])) is not None:
+                chain.append(following)
+            paths += _rendered(graph, chain, tools[index], counter)
+    return paths
+
+
+def _rendered(
+    graph: Graph, chain: list[int], tools: tuple[ToolSpec, ...], counter: "_Counter"
+) -> "Iterator[_Path]":
+    pieces = counter.prompt(graph.calls[chain[-1]].prompt, tools)
+    ends = {piece.call: at for at, piece in enumerate(pieces) if isinstance(piece, Answer) and piece.carried}
+    calls = [(index, ends[index]) for index in chain[:-1] if index in ends]
+    # A template may show earlier turns otherwise than while they are answered: then each call has its own path.
+    if len(calls) < len(chain) - 1 or any(
+        counter.prompt(graph.calls[index].prompt, tools) != pieces[:end] for index, end in calls[:NUM_PROVEN]
+    ):
+        for index in chain[:-1]:
+            own = counter.prompt(graph.calls[index].prompt, tools)
+            yield _Path(own, [(index, len(own))])
+        calls = []
+    yield _Path(pieces, [*calls, (chain[-1], len(pieces))])
 
 
 _Pieces = Sequence["str | Answer | Argument"]
@@ -97,14 +150,14 @@ class _Counter:
                 say(prompt, [part])
         return [part for part in self._marks.split(prompt.text()) if isinstance(part, str | Answer | Argument)]
 
-    def size(self, pieces: _Pieces, answers: Sequence[int], *, computed: bool = False) -> int:
-        """``computed``: without the answers that were generated where they stand."""
-        return sum(self._piece(piece, answers, computed=computed) for piece in pieces)
+    def size(self, pieces: _Pieces, answers: Sequence[int]) -> int:
+        return sum(self.piece(piece, answers) for piece in pieces)
 
     def key(self, pieces: _Pieces) -> str:
         return "".join(piece if isinstance(piece, str) else self._marks.of(piece) for piece in pieces)
 
-    def _piece(self, piece: str | Answer | Argument, answers: Sequence[int], *, computed: bool) -> int:
+    def piece(self, piece: str | Answer | Argument, answers: Sequence[int], *, computed: bool = False) -> int:
+        """Tokens. ``computed``: without the answers that were generated where they stand."""
         match piece:
             case str():
                 return self.text(piece)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -256,14 +257,19 @@ def _traced() -> Any:
 def _where(error: BaseException) -> str:
     """The last line of the user's own."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not Path(frame.filename).resolve().is_relative_to(LANGUAGE)]
+    own = [frame for frame in frames if not _is_of_language(frame.filename)]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 def _place_of(frame: Any) -> str:
-    while frame is not None and Path(frame.f_code.co_filename).resolve().is_relative_to(LANGUAGE):
+    while frame is not None and _is_of_language(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@cache
+def _is_of_language(filename: str) -> bool:
+    return Path(filename).resolve().is_relative_to(LANGUAGE)
 
 
 def _unmarked(text: str, marks: Marks) -> str:

@@ -178,3 +178,30 @@ def test_long_lists_are_cut() -> None:
             s += gen(f"v{number}")
 
     assert "v0 -> v1 -> v2 -> v3 -> v4 -> and 4 more" in str(explained(body))
+
+
+def test_each_call_is_named_with_the_last_wait_that_it_does_not_need() -> None:
+    def body(s: ProgramState) -> None:
+        first, second, third = s.fork(3)
+        first += gen("a", max_tokens=1)
+        s += f"{first['a']}"
+        second += gen("b", max_tokens=1)
+        s += f"{second['b']}"
+        third += gen("c", max_tokens=1)
+        s += gen("d", max_tokens=1)
+
+    held = held_back(function(body).trace())
+    assert [[call.name for call in calls] for _, calls in held] == [["b"], ["c"]]
+
+
+def test_thousands_of_calls_are_no_matter() -> None:
+    """Nothing here recurses, and what is known of prompts grows with the program and not with its square."""
+
+    def body(s: ProgramState) -> None:
+        for index in range(3000):
+            s += f"{index}" + gen(f"x{index}", max_tokens=2)
+            s += f"({s[f'x{index}']})"
+
+    explanation = function(body).explain(backend=ScriptedBackend())
+    assert (explanation.num_calls, explanation.critical_tokens) == (3000, 6000)
+    assert len(explanation.trace.pieces()) == 3001

@@ -39,6 +39,17 @@ def test_each_call_and_each_need_is_drawn() -> None:
     assert len(columns) == 3
 
 
+def test_a_prompt_that_goes_on_from_another_names_it() -> None:
+    def body(s: ProgramState) -> None:
+        s += "A beginning" + gen("first") + ", and" + gen("second") + " then" + gen("third")
+
+    text = page_of(function(body).trace())
+    assert text.count("A beginning") == 1
+    assert (
+        "<span class='mark'>[the prompt of second]</span><span class='answer'>second</span> then</pre>" in text
+    )
+
+
 def test_what_comes_from_the_program_is_escaped() -> None:
     text = page_of(program.trace("<img src=x onerror=alert(1)>"))
     assert "<script" not in text

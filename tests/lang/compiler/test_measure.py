@@ -4,9 +4,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
 from ramet.lang import ProgramState, assistant, function, gen, select, user
-from ramet.lang.backends.scripted import ScriptedBackend
+from ramet.lang.backends.base import Prompt
+from ramet.lang.backends.scripted import ScriptedAnswers, ScriptedBackend
+from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.compiler.graph import Answer
-from ramet.lang.compiler.measure import UNBOUNDED_ANSWER, Measure, measure
+from ramet.lang.compiler.measure import NUM_PROVEN, UNBOUNDED_ANSWER, Measure, measure
 from ramet.lang.operations import AppendText
 from tests.lang.test_fork_trees import Step, program, trees
 
@@ -85,3 +87,75 @@ def test_unique_tokens_are_those_of_the_prompts_trie(steps: list[Step]) -> None:
                     computed += text not in known
                     known.add(text)
     assert computed == found.unique
+    sizes = [
+        sum(len(part.text) if isinstance(part, AppendText) else found.answers[part.call] for part in parts)
+        for parts in ([p for p in call.prompt if isinstance(p, AppendText | Answer)] for call in graph.calls)
+    ]
+    assert list(found.prompts) == sizes
+
+
+class Rendering(Counting):
+    """Counts the prompts that are made. ``forgets``: its template shows no assistant's turn."""
+
+    def __init__(self, *, forgets: bool = False) -> None:
+        super().__init__()
+        self.forgets = forgets
+        self.num_prompts = 0
+
+    def prompt(self, *, cache_salt: str = "") -> Prompt:
+        self.num_prompts += 1
+        return TranscriptPrompt(Forgetting() if self.forgets else Answers(), Transcript())
+
+
+class Answers(ScriptedAnswers):
+    def __init__(self) -> None:
+        super().__init__(ScriptedBackend())
+
+
+class Forgetting(Answers):
+    def text_of(self, transcript: Transcript) -> str:
+        first, *turns = transcript.text().split("<|im_start|>assistant\n")
+        return first + "".join(turn.partition("<|im_end|>\n")[2] for turn in turns)
+
+
+def conversation(s: ProgramState, count: int) -> None:
+    for index in range(count):
+        s += user("hi") + assistant(gen(f"answer {index}", max_tokens=5))
+
+
+def test_a_long_conversation_is_rendered_once() -> None:
+    turn = len("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n") + 5 + len("<|im_end|>\n")
+    for count in (20, 200):
+        backend = Rendering()
+        found = measure(function(conversation).trace(count).graph, backend)
+        assert backend.num_prompts == 1 + NUM_PROVEN
+        first = found.prompts[0]
+        assert found.prompts == tuple(first + index * turn for index in range(count))
+        assert found.own == (first, *[turn - 5] * (count - 1))
+        assert found.shared_start == first
+
+
+def test_a_template_that_changes_earlier_turns_is_asked_for_each_call() -> None:
+    graph = function(conversation).trace(6).graph
+    backend = Rendering(forgets=True)
+    found = measure(graph, backend)
+    assert backend.num_prompts >= 6
+    said = len("<|im_start|>user\nhi<|im_end|>\n")
+    assert found.prompts == tuple(said * number for number in range(1, 7))
+    assert found.own == (said,) * 6
+
+
+def test_tools_that_are_told_later_are_part_of_the_later_prompts_alone() -> None:
+    def look(place: str) -> str:
+        """Looks."""
+        return place
+
+    def body(s: ProgramState) -> None:
+        s += user("a") + assistant(gen("x", max_tokens=5)) + user("b")
+        s += assistant(gen("y", max_tokens=5, tools=[look])) + user("c") + assistant(gen("z", max_tokens=5))
+
+    backend = Rendering()
+    found = measure(function(body).trace().graph, backend)
+    # One path for what is said without tools, and one with them, of which the first call is proven.
+    assert backend.num_prompts == 3
+    assert found.prompts[0] < found.prompts[1] < found.prompts[2]
