@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
+
 from ramet.runtime.engine import EngineFace, Increment
 from ramet.runtime.engine.streams import OpenedBatch
 from ramet.runtime.protocol import FinishReason, InvalidRequestError, ProgramTag, SamplingParams
+from ramet.runtime.server.activity import Activity
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import (
     bad_request,
@@ -24,6 +27,8 @@ from ramet.runtime.server.shared_fields import RoutingFields
 from ramet.runtime.server.tenants import Tenant
 
 MAX_RETRY_SECONDS = 60
+MAX_SHOWN = 100
+"""Live requests that are told of at once, the latest ones."""
 NO_PROGRAM = ProgramTag()
 _SMOOTHING = 0.1
 """Weight of the latest answer in the running mean of their times."""
@@ -80,6 +85,25 @@ class Job:
         return self.num_prompts * self.params.n
 
 
+class LiveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that has not ended, as its own tenant may see it."""
+
+    request_id: str
+    state: str
+    """waiting: for its first token; or running."""
+    seconds: float
+    """Since it came."""
+    ttft: float | None
+    """Seconds from its arrival to its first token."""
+    num_answers: int
+    prompt_tokens: int
+    output_tokens: int
+    program_id: str
+    branch: str
+    step: int
+    priority: int
+
+
 class Gateway:
     """Lets jobs in. Lives on one event loop.
 
@@ -96,6 +120,7 @@ class Gateway:
         self._limit = width + config.max_queued_requests
         self._open: set[Answers] = set()
         self._mean_seconds = 1.0
+        self.activity = Activity()
         self.live = 0
         self.is_draining = False
 
@@ -108,7 +133,7 @@ class Gateway:
         """
         self._check_room(job.num_answers)
         timeout = min(job.timeout or math.inf, self._config.request_timeout)
-        answers = Answers(self, job, timeout, self._metrics)
+        answers = Answers(self, job, timeout, self._metrics, self.activity)
         self._open.add(answers)
         self._count(job.num_answers)
         try:
@@ -141,6 +166,13 @@ class Gateway:
     def abort(self, request_id: str) -> None:
         """Ends a running request; an unknown id is ignored."""
         self._engine.abort(request_id)
+
+    def live_requests(self, tenant: Tenant) -> tuple[list[LiveRequest], int]:
+        """Those of the tenant, oldest first, and how many others there are."""
+        mine = [answers for answers in self._open if tenant.owns(answers.job.cache_salt)]
+        mine.sort(key=lambda answers: answers.arrival)
+        shown = [answers.described(tenant) for answers in mine[-MAX_SHOWN:]]
+        return [one for one in shown if one is not None], len(self._open) - len(mine)
 
     def start_draining(self) -> None:
         """From now on nothing new is let in, and what runs has ``drain_timeout`` seconds."""
@@ -176,14 +208,19 @@ class Gateway:
 class Answers:
     """The increments of one job, in the order they come, each within the job's time. Close them."""
 
-    def __init__(self, gateway: Gateway, job: Job, timeout: float, metrics: ServerMetrics) -> None:
+    def __init__(
+        self, gateway: Gateway, job: Job, timeout: float, metrics: ServerMetrics, activity: Activity
+    ) -> None:
         self.job = job
         self.prompt_token_ids: list[list[int]] = []
         """Of each prompt; known once started."""
         self._gateway: Gateway | None = gateway
         self._metrics = metrics
+        self._activity = activity
         self._timeout = timeout
-        self._arrival = time.monotonic()
+        self.arrival = time.monotonic()
+        self._first_token_time: float | None = None
+        self._num_output_tokens = 0
         self._deadline = asyncio.get_running_loop().time() + timeout
         self._is_cut = False
         self._waiting: asyncio.Timeout | None = None
@@ -195,6 +232,25 @@ class Answers:
     def request_id(self) -> str:
         assert self._opened is not None
         return self._opened.stream.request_id
+
+    def described(self, tenant: Tenant) -> LiveRequest | None:
+        """For the tenant whose it is; None: it has not reached the engine yet."""
+        if self._opened is None:
+            return None
+        first = self._first_token_time
+        return LiveRequest(
+            request_id=tenant.shown_id(self.request_id),
+            state="waiting" if first is None else "running",
+            seconds=time.monotonic() - self.arrival,
+            ttft=None if first is None else first - self.arrival,
+            num_answers=self.job.num_answers,
+            prompt_tokens=sum(map(len, self.prompt_token_ids)),
+            output_tokens=self._num_output_tokens,
+            program_id=self.job.tag.program_id,
+            branch=self.job.tag.branch,
+            step=self.job.tag.step,
+            priority=self.job.priority,
+        )
 
     async def start(self, engine: EngineFace) -> None:
         """Submits; returns with the first increment."""
@@ -260,12 +316,17 @@ class Answers:
         last = self._last_times.get(increment.index)
         if increment.token_ids:
             if last is None:
-                self._metrics.first_token(now - self._arrival)
+                self._metrics.first_token(now - self.arrival)
+                self._activity.first_token(now - self.arrival)
+                self._first_token_time = self._first_token_time or now
             else:
                 self._metrics.next_token(now - last)
+            self._num_output_tokens += len(increment.token_ids)
+            self._activity.tokens(len(increment.token_ids))
             self._last_times[increment.index] = now
         if increment.finish_reason is not None and increment.stats is not None:
-            seconds = now - self._arrival
+            seconds = now - self.arrival
             self._metrics.finished(increment.finish_reason, increment.stats, seconds)
+            self._activity.finished(increment.stats)
             if self._gateway is not None:
                 self._gateway.took(seconds)

@@ -82,7 +82,7 @@ def _complete(operation: dict[str, Any], path: str, answer: Answer) -> None:
         schema = {"$ref": _REFERENCE.format(name=answer.record.__name__)}
     content: dict[str, Any] = {answer.media_type: {"schema": schema}}
     if answer.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": {}}
     anthropic = path.startswith(_ANTHROPIC_ROUTES)
     error = _ANTHROPIC_ERROR if anthropic else {"$ref": _REFERENCE.format(name=ErrorBody.__name__)}
     operation["responses"] = {

@@ -26,6 +26,14 @@ class Tenant:
         """The salt of a tenant's requests: no other tenant shares, or can time, their cached prefixes."""
         return f"{self.name}:{cache_salt}" if self.name else cache_salt
 
+    def owns(self, cache_salt: str) -> bool:
+        """Whether a request with this salt, as the engine has it, is the tenant's."""
+        return cache_salt.startswith(self.salted(""))
+
+    def shown_id(self, request_id: str) -> str:
+        """A request's id as the tenant knows it."""
+        return request_id.removeprefix(self.salted(""))
+
     def request_id(self, request_id: str) -> str:
         """A client's own id for a request, in a name space of the tenant's.
 
@@ -67,18 +75,19 @@ def sent_key(headers: Mapping[str, str]) -> str:
 
 
 class TenantMiddleware:
-    """Answers 401 where no key fits; else the request's state has its ``tenant``."""
+    """Answers 401 where no key fits, save to ``open_routes``; else the request's state has its ``tenant``."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, open_routes: frozenset[str] = OPEN_ROUTES) -> None:
         self._app = app
         self._keys = keys
+        self._open_routes = open_routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         tenant = self._keys.tenant(sent_key(Headers(scope=scope)))
-        if tenant is None and scope["path"] not in OPEN_ROUTES:
+        if tenant is None and scope["path"] not in self._open_routes:
             await error_response(unauthorized())(scope, receive, send)
             return
         scope.setdefault("state", {})["tenant"] = tenant or Tenant()
