@@ -19,7 +19,7 @@ type: $(VENV)/.stamp-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.stamp-dev
-	$(BIN)/pytest -q
+	$(BIN)/pytest
 
 fmt: $(VENV)/.stamp-dev
 	$(BIN)/ruff format .

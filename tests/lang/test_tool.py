@@ -149,6 +149,21 @@ def test_what_a_model_is_told() -> None:
     assert result_text("as it is") == "as it is"
     assert result_text({"a": [1, None]}) == '{"a":[1,null]}'
     assert result_text(complex(1, 2)) == "(1+2j)"
+    assert result_text({"a": {"b": (1, {2})}}) == '{"a":{"b":[1,[2]]}}'
     assert error_text(KeyError("x")) == """{"error":"KeyError: 'x'"}"""
     with pytest.raises(InvalidRequestError, match="on_tool_error is 'ignore'"):
         check_on_error("ignore", "on_tool_error")
+
+
+def test_results_that_hold_themselves_or_are_nested_without_end() -> None:
+    cyclic: dict[str, Any] = {}
+    cyclic["again"] = [cyclic]
+    assert result_text(cyclic) == "{'again': [{...}]}"
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert result_text(deep) == "a list that is nested too deeply to be written"
+    shared: list[Any] = [1]
+    for _ in range(10):
+        shared = [shared, shared]
+    assert result_text(shared).count("1") == 2**10
