@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ramet.runtime.grammar.engines.full_pattern import full_pattern, literal_pattern
 from ramet.runtime.grammar.engines.guarded import GuardedMatcher
-from ramet.runtime.grammar.engines.lark_text import HEADER, lark_json, lark_of_ebnf, lark_regex
+from ramet.runtime.grammar.engines.lark_text import HEADER, check_literals, lark_json, lark_of_ebnf, lark_regex
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import StructuralDocument
 from ramet.runtime.grammar.engines.tag_lark import lark_of_structural_tag
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_ERROR_CHARS = 300
+TRIED_STEPS = 6
+"""Masks that are computed before a grammar counts as compiled. One takes some 20 microseconds."""
 _QUOTED_SOURCE = re.compile(r"<state>|\n\s*\d+ \| ")
 """Where a message goes on with the parser's state or the grammar's lines."""
+_LIMIT = re.compile(r"too (?:many|complex|large)|limit|fuel|lexer error", re.IGNORECASE)
 EBNF_WHITESPACE = 8
 """Bound of the whitespace in a JSON schema inside of a grammar, which has no field for it."""
 
@@ -67,6 +70,7 @@ class GuidanceBackend:
         return self._compile_pattern(full_pattern(spec.pattern).text)
 
     def compile_choice(self, spec: Choice) -> "CompiledGuidance":
+        check_literals(spec.options)
         # One regular expression: as many alternatives of a rule would exceed the limit of a parser's row.
         return self._compile_pattern("|".join(map(literal_pattern, spec.options)))
 
@@ -88,7 +92,8 @@ class GuidanceBackend:
 
         limits = LLParserLimits(verbose_errors=False)
         matcher = _matcher_type()(self._tokenizer, grammar, log_level=0, limits=limits)
-        compiled = CompiledGuidance(matcher, self._spellings)
+        # A control token by its id, in a grammar that the caller's own was made into.
+        compiled = CompiledGuidance(matcher, self._spellings, names_control_tokens="<[" in grammar)
         try:
             self._try_out(compiled.matcher())
         except RequestFailedError as error:
@@ -98,16 +103,36 @@ class GuidanceBackend:
         return compiled
 
     def _try_out(self, matcher: GuardedMatcher) -> None:
-        """Some limits are met, and some contradictions found, only when a mask is computed: the first, or the
-        one behind the first token. Raises RequestFailedError.
+        """Some limits are met, and some contradictions found, only when masks and forced text are computed. So
+        both are, along one walk by the longest tokens, as a request would. Raises RequestFailedError: already
+        the first or second mask cannot be computed, or a later one takes more than llguidance's limits.
         """
         row = np.zeros(self._spellings.num_words, dtype=np.int32)
-        matcher.fill_bitmask(row)
-        (words,) = np.nonzero(row)
-        bits = int(row[words[0]]) & 0xFFFFFFFF
-        token_id = int(words[0]) * 32 + (bits & -bits).bit_length() - 1
-        if matcher.accept(token_id) and not matcher.is_terminated():
-            matcher.fill_bitmask(row)
+        for step in range(TRIED_STEPS):
+            try:
+                matcher.forced_bytes()
+                matcher.fill_bitmask(row)
+            except LimitReachedError:
+                raise
+            except RequestFailedError:
+                if step > 1:
+                    # A dead end of this path, which no request may take.
+                    return
+                raise
+            allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+            if not len(allowed):
+                return
+            # The lowest first: it is a single byte in most vocabularies, so all of what must follow is seen.
+            token_id = int(allowed[0] if not step else allowed[np.argmax(self._lengths[allowed])])
+            if not matcher.accept(token_id) or matcher.is_terminated():
+                return
+
+    @cached_property
+    def _lengths(self) -> npt.NDArray[np.int32]:
+        """Of each token, in bytes; padded to whole words of a mask."""
+        lengths = np.zeros(32 * self._spellings.num_words, dtype=np.int32)
+        lengths[: len(self._spellings.plain)] = [len(text) for text in self._spellings.plain]
+        return lengths
 
     def _compile_pattern(self, pattern: str) -> "CompiledGuidance":
         return self.compile_lark(f"{HEADER}start: {lark_regex(pattern)}\n")
@@ -123,22 +148,29 @@ class GuidanceBackend:
         )
 
 
+class LimitReachedError(RequestFailedError):
+    """llguidance gave up: the grammar takes more work, memory or rows than its limits allow."""
+
+
 class CompiledGuidance:
     """A matcher at the grammar's start, of which each request gets a copy."""
 
-    def __init__(self, start: "LLMatcher", spellings: Spellings) -> None:
+    def __init__(self, start: "LLMatcher", spellings: Spellings, *, names_control_tokens: bool = False) -> None:
         self._start = start
         self._spellings = spellings
+        self._names_control_tokens = names_control_tokens
 
     def matcher(self) -> GuardedMatcher:
-        return GuardedMatcher(GuidanceState(self._start.deep_copy()), self._spellings)
+        state = GuidanceState(self._start.deep_copy(), names_control_tokens=self._names_control_tokens)
+        return GuardedMatcher(state, self._spellings)
 
 
 class GuidanceState:
     """An EngineState. llguidance raises nothing: after an error its matcher stays in it, so it is asked."""
 
-    def __init__(self, matcher: "LLMatcher") -> None:
+    def __init__(self, matcher: "LLMatcher", *, names_control_tokens: bool = False) -> None:
         self._matcher = matcher
+        self._names_control_tokens = names_control_tokens
 
     def consume(self, token_id: int) -> bool:
         if self._matcher.is_stopped():
@@ -161,23 +193,27 @@ class GuidanceState:
             raise RequestFailedError(f"llguidance cannot roll back: {self._error()}")
 
     def forced_bytes(self) -> bytes:
-        forced = self._matcher.compute_ff_bytes()
-        self._check()
+        # Where a control token is forced, llguidance finds no token any more once it was asked what is.
+        asked = self.copy() if self._names_control_tokens else self
+        forced = asked._matcher.compute_ff_bytes()
+        asked._check()
         # Behind the mark stands a control token, which is no text.
         return forced.partition(Spellings.MARK)[0]
 
     def copy(self) -> "GuidanceState":
-        return GuidanceState(self._matcher.deep_copy())
+        return GuidanceState(self._matcher.deep_copy(), names_control_tokens=self._names_control_tokens)
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise RequestFailedError(self._error())
+            raise self._error()
 
-    def _error(self) -> str:
+    def _error(self) -> RequestFailedError:
         message = _QUOTED_SOURCE.split(self._matcher.get_error(), maxsplit=1)[0]
         if message.startswith("NoExtension"):
-            return "nothing that this model can write matches it"
-        return " ".join(message.split())[:MAX_ERROR_CHARS]
+            return RequestFailedError("nothing that this model can write matches it")
+        text = " ".join(message.split())[:MAX_ERROR_CHARS]
+        kind = LimitReachedError if _LIMIT.search(text) else RequestFailedError
+        return kind(text)
 
 
 class _TokenList:

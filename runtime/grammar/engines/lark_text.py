@@ -6,7 +6,7 @@ runtime's options, options of the whole grammar are refused, and so is what llgu
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ramet.runtime.grammar.engines.endless_rules import check_ends
 from ramet.runtime.grammar.engines.spellings import Spellings
@@ -23,6 +23,9 @@ ESCAPES_OF_OPEN_OBJECTS: Mapping[str, object] = {
 }
 """For llguidance "\\u0061" is not the name "a", so what holds for the property "a" would not hold for it: where
 other names than those of properties are allowed, no character is escaped by its number."""
+MAX_LITERAL_CHARS = 150_000
+"""Of one text that has to be written as it is. llguidance's fuel for one step ends behind some 200,000 forced
+bytes, in the middle of an answer."""
 MAX_GBNF_RULES = 500
 MAX_GBNF_CHARS = 1 << 16
 """The conversion takes time that grows with the square of both."""
@@ -87,13 +90,39 @@ def lark_json(planned: SchemaPlan, policy: Mapping[str, object], *, strict: bool
     """A schema that llguidance enforces whole as Lark, with its options where it looks for a schema's own.
     Not ``strict``: the plan may leave out a part of it, which is validated afterwards.
 
-    Raises UnsupportedConstraintError: it cannot be enforced.
+    Raises UnsupportedConstraintError: it cannot be enforced, or holds a text that is too long.
     """
     planned.choose("llguidance", strict=strict)
     schema = schema_object(planned)
+    check_literals(_texts(schema))
     escapes = ESCAPES_OF_OPEN_OBJECTS if _names_some_of_open_objects(schema) else {}
     schema = {**schema, "x-guidance": {**policy, **escapes}}
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
+
+
+def check_literals(texts: Iterable[str]) -> None:
+    """Raises UnsupportedConstraintError: one of them is too long for llguidance."""
+    longest = max(map(len, texts), default=0)
+    if longest > MAX_LITERAL_CHARS:
+        raise UnsupportedConstraintError(
+            f"a text of {longest} characters in the constraint is too long for llguidance; the limit is "
+            f"{MAX_LITERAL_CHARS}: shorten it",
+            field="grammar",
+        )
+
+
+def _texts(schema: dict[str, object]) -> Iterator[str]:
+    """Every string in it, names of properties too."""
+    pending: list[object] = [schema]
+    while pending:
+        match pending.pop():
+            case str() as text:
+                yield text
+            case dict() as part:
+                yield from part
+                pending += part.values()
+            case list() as parts:
+                pending += parts
 
 
 def _names_some_of_open_objects(schema: dict[str, object]) -> bool:

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramet.runtime.grammar.backend import ForcedText
 from ramet.runtime.grammar.engines import EngineRouter
-from ramet.runtime.protocol import Choice, Ebnf, JsonSchema, Regex, StructuralTag, UnsupportedConstraintError
+from ramet.runtime.protocol import (
+    Choice,
+    Ebnf,
+    GrammarSpec,
+    JsonSchema,
+    Regex,
+    StructuralTag,
+    UnsupportedConstraintError,
+)
 from ramet.runtime.tokenizer import FastTokenizer
 from tests.runtime.grammar.engines.walking import TINY, allowed, spelled, takes, tiny_takes
 
@@ -188,6 +197,48 @@ def test_reasoning_between_control_tokens(router: EngineRouter, smollm2: FastTok
     assert takes(compiled, [begin, *smollm2.encode("it is <gh_stars> 3"), end, *smollm2.encode("3")], smollm2)
     assert not takes(compiled, [begin, *smollm2.encode("it is"), begin], smollm2)
     assert not takes(compiled, [begin, *smollm2.encode("it is"), end, *smollm2.encode("x")], smollm2)
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_forced_control_tokens_can_be_asked_for(
+    router: EngineRouter, smollm2: FastTokenizer, backend: str
+) -> None:
+    """As the engine does before each mask, where text is drafted that must come."""
+    mark = {"type": "token", "token": "<filename>"}
+    document = {
+        "type": "sequence",
+        "elements": [tag(mark, {"type": "const_string", "value": "ab"}, mark), NUMBER],
+    }
+    matcher = router.compile(StructuralTag(json.dumps(document), backend)).matcher()
+    for token_id in (smollm2.special_tokens["<filename>"], *smollm2.encode("ab")):
+        assert isinstance(matcher, ForcedText)
+        matcher.forced_tokens()
+        matcher.forced_bytes()
+        assert token_id in allowed(matcher, smollm2)
+        assert matcher.accept(token_id)
+    matcher.forced_tokens()
+    assert allowed(matcher, smollm2) == {smollm2.special_tokens["<filename>"]}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JsonSchema.of({"const": "ab" * 100_000}),
+        JsonSchema.of({"type": "object", "properties": {"k": {"enum": ["x", "ab" * 100_000]}}}),
+        JsonSchema.of({"type": "object", "properties": {"k" * 160_000: True}}),
+        Choice(("a" * 200_000, "b"), "llguidance"),
+    ],
+)
+def test_texts_that_would_end_an_answer_by_their_length_are_refused(
+    router: EngineRouter, spec: GrammarSpec
+) -> None:
+    with pytest.raises(UnsupportedConstraintError, match="too long for llguidance; the limit is 150000"):
+        router.compile(spec)
+
+
+def test_what_exceeds_the_engine_a_step_later_is_refused_at_once(router: EngineRouter) -> None:
+    with pytest.raises(UnsupportedConstraintError, match="too many"):
+        router.compile(Regex("(a?){300}a{300}"))
 
 
 @pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
