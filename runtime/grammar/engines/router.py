@@ -1,6 +1,7 @@
 """EngineRouter: each constraint goes to the safest engine that enforces the whole of it, or to the one it
 names."""
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -30,6 +31,8 @@ from ramet.runtime.protocol import (
 
 MAX_PLANS = 16
 """Plans of schemas that are kept: whether a schema needs a probe is asked before it is compiled."""
+MAX_TRIED = 4
+"""Grammars that are kept between the question whether they need a probe and their compilation."""
 
 
 class EngineRouter:
@@ -49,6 +52,8 @@ class EngineRouter:
         self._guidance = GuidanceBackend(self._spellings)
         self._xgrammar = XgrammarBackend(self._spellings)
         self._outlines = OutlinesBackend(self._spellings)
+        self._tried: dict[GrammarSpec, CompiledGrammar] = {}
+        self._tried_lock = threading.Lock()
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -140,7 +145,7 @@ class EngineRouter:
             case "outlines":
                 raise _cannot("outlines", "context-free grammars")
             case _:
-                return _first_of(
+                return self._take_tried(spec) or _first_of(
                     lambda: self._guidance.compile_ebnf(spec), lambda: self._xgrammar.compile_ebnf(spec)
                 )
 
@@ -154,17 +159,26 @@ class EngineRouter:
             case "outlines":
                 raise _cannot("outlines", "structural tags")
             case _:
-                return _first_of(
+                return self._take_tried(spec) or _first_of(
                     lambda: self._guidance.compile_tag(document, bound),
                     lambda: self._xgrammar.compile_tag(document, bound),
                 )
 
     def _is_refused_by_guidance(self, spec: Ebnf | StructuralTag) -> bool:
+        """If it is not, what it was compiled to is kept for ``compile``, which comes next."""
         try:
-            self.compile(msgspec.structs.replace(spec, backend="llguidance"))
+            compiled = self.compile(msgspec.structs.replace(spec, backend="llguidance"))
         except UnsupportedConstraintError:
             return True
+        with self._tried_lock:
+            self._tried[spec] = compiled
+            while len(self._tried) > MAX_TRIED:
+                del self._tried[next(iter(self._tried))]
         return False
+
+    def _take_tried(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        with self._tried_lock:
+            return self._tried.pop(spec, None)
 
 
 class WeakerSchema:

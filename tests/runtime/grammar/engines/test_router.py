@@ -11,7 +11,7 @@ from ramet.runtime.grammar import CompiledGrammar
 from ramet.runtime.grammar.backend import GrammarBackend, check_of
 from ramet.runtime.grammar.choice import CompiledChoice
 from ramet.runtime.grammar.engines import EngineRouter
-from ramet.runtime.grammar.engines.guidance import CompiledGuidance
+from ramet.runtime.grammar.engines.guidance import CompiledGuidance, GuidanceBackend
 from ramet.runtime.grammar.engines.outlines import CompiledOutlines
 from ramet.runtime.grammar.engines.xgr import CompiledXgrammar
 from ramet.runtime.protocol import (
@@ -142,3 +142,28 @@ def test_a_pattern_that_can_neither_be_enforced_nor_checked_is_refused(tiny_rout
     spec = JsonSchema(json.dumps({"type": "string", "pattern": r"(a)\1"}), strict=False)
     with pytest.raises(UnsupportedConstraintError, match="pattern"):
         tiny_router.compile(spec)
+
+
+@pytest.mark.parametrize(
+    "spec", [Ebnf('start: "a" | "b"'), StructuralTag('{"type": "const_string", "value": "a"}')]
+)
+def test_what_was_compiled_to_see_whether_it_is_risky_is_not_compiled_again(
+    spec: GrammarSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = EngineRouter(TINY)
+    made: list[CompiledGrammar] = []
+    compile_lark = GuidanceBackend.compile_lark
+
+    def counted(backend: GuidanceBackend, grammar: str) -> CompiledGuidance:
+        compiled = compile_lark(backend, grammar)
+        made.append(compiled)
+        return compiled
+
+    monkeypatch.setattr(GuidanceBackend, "compile_lark", counted)
+    assert not router.needs_probe(spec)
+    assert made == [router.compile(spec)]
+    # Whoever asks again gets a grammar of its own; what nobody asks for is forgotten.
+    assert router.compile(spec) is made[1]
+    for index in range(10):
+        router.needs_probe(Ebnf(f'start: "a" "{index}"'))
+    assert router.compile(Ebnf('start: "a" "0"')) is made[12]
