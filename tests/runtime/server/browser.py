@@ -103,8 +103,11 @@ def browser() -> Iterator[Browser]:
         answer = client.post("/session", json={"capabilities": {"alwaysMatch": wanted}}).json()["value"]
         if "sessionId" not in answer:
             pytest.skip(f"Chromium does not start here: {answer.get('message', '')[:200]}")
-        yield Browser(client, answer["sessionId"])
-        client.delete(f"/session/{answer['sessionId']}")
+        try:
+            yield Browser(client, answer["sessionId"])
+        finally:
+            # Ends Chromium, which would outlive its driver.
+            client.delete(f"/session/{answer['sessionId']}")
 
 
 @contextmanager
