@@ -364,13 +364,12 @@ class Branch:
             case AppendText() | AppendValue() | AppendImage() | BeginRole() | EndRole():
                 self._say(await _known(operation))
             case Generate(tools=ToolUse() as tools):
-                self.said += await run_with_tools(self._prompt, operation, tools, self._show)
-                self._show()
+                self.said += await run_with_tools(self._prompt, operation, tools, self)
+                self.show()
             case Generate() | Choose():
-                self._show()
+                self.show()
                 await self._call(self._prompt, operation)
-                self._partial = ""
-                self._show()
+                self.show()
             case OpenScope() | CloseScope():
                 self._scope(operation)
             case Spawn(children):
@@ -404,7 +403,7 @@ class Branch:
         shared = None if calls is None else calls.join(prompt, operation)
         try:
             if isinstance(operation, Generate):
-                text = await run_generate(shared or prompt, operation, self._show_delta)
+                text = await run_generate(shared or prompt, operation, self.show_delta)
             else:
                 text = await run_select(shared or prompt, operation)
         finally:
@@ -469,13 +468,14 @@ class Branch:
                 return True
             return self._begun and not (self._busy or self._queue or self._held)
 
-    def _show(self) -> None:
-        """Lets those who watch the branch's text see it as it is now.
+    def show(self) -> None:
+        """Lets those who watch the branch's text see it as it is now, where no call runs.
 
         Done where a call begins and ends, and not as the text is said: a call may still offer tools, and a
         prompt tells of them before all else.
         """
         self._is_shown = True
+        self._partial = ""
         self._feeds = self._shown_to(self._feeds)
         self._admit_feeds()
 
@@ -503,14 +503,16 @@ class Branch:
             # The boundary to the backend, whose template may refuse the turns: that is why the branch failed.
             logger.debug("the text of a failed branch cannot be shown: %r", error)
 
-    def _show_delta(self, delta: GenerateDelta) -> None:
+    def show_delta(self, delta: GenerateDelta) -> None:
+        """An increment of the running call."""
         # The prompt may have the whole answer by the time of its last increment.
         if delta.finish_reason is None:
             self._admit_feeds()
-        self._partial += delta.text
-        if delta.text:
+        said = delta.text if delta.spelled is None else delta.spelled
+        self._partial += said
+        if said:
             for feed in self._feeds:
-                feed.add(Chunk(delta.text))
+                feed.add(Chunk(said))
 
     def _admit_feeds(self) -> None:
         new_feeds = self._take_new_feeds()
@@ -522,7 +524,7 @@ class Branch:
         return new_feeds
 
     def _end_feed(self, feed: TextFeed) -> None:
-        self._show()
+        self.show()
         if feed not in self._feeds:
             return
         self._feeds.remove(feed)

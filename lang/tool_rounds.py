@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ramet.lang.backends.base import GenerateDelta, Prompt, ToolCall, ToolOffer, ToolPrompt
 from ramet.lang.calls import Answer, settle, stream_out
@@ -38,14 +39,26 @@ class Outcome:
         }
 
 
-async def run_with_tools(
-    prompt: Prompt, operation: Generate, use: ToolUse, show: Callable[[], None]
-) -> list[AppendText | ToolRound]:
-    """Settles the operation's variables; returns what the prompt has got. ``show`` is called where the prompt
-    is as the model will read it.
+class Watcher(Protocol):
+    """Whoever reads all that the branch says, as it is said."""
 
-    Only the last round's text is the variable's, and which round is the last is known at its end: the text
-    comes as a whole. Raises ToolError where a tool fails and errors are to be raised.
+    def show(self) -> None:
+        """The prompt is as the model will read it, or has read it."""
+        ...
+
+    def show_delta(self, delta: GenerateDelta) -> None:
+        """An increment of an answer, which the prompt has once it has ended."""
+        ...
+
+
+async def run_with_tools(
+    prompt: Prompt, operation: Generate, use: ToolUse, watcher: Watcher
+) -> list[AppendText | ToolRound]:
+    """Settles the operation's variables; returns what the prompt has got.
+
+    Only the last round's text is the variable's. It is streamed from where it is known that no call can come
+    any more, which for some backends is only the round's end. Raises ToolError where a tool fails and errors
+    are to be raised.
     """
     if not isinstance(prompt, ToolPrompt):
         raise UnsupportedError(
@@ -57,15 +70,17 @@ async def run_with_tools(
     outcomes: list[Outcome] = []
     choice = use.choice
     for left in reversed(range(use.max_rounds + 1)):
-        prompt.offer_tools(ToolOffer(tools=specs, choice=choice if left else "none"))
-        show()
-        answer, calls = await _answer(prompt, operation)
+        offer = ToolOffer(tools=specs, choice=choice if left else "none")
+        prompt.offer_tools(offer)
+        watcher.show()
+        shown = _Shown(operation, is_last=offer.choice == "none")
+        answer, calls = await _answer(prompt, operation, shown, watcher)
         if answer.text:
             said.append(AppendText(answer.text))
         if not calls:
             answer.more["tool_calls"] = tuple(outcome.meta() for outcome in outcomes)
             answer.more["rounds"] = tuple(metas)
-            _finish(operation, answer)
+            shown.finish(answer)
             break
         metas.append(answer.meta(operation.tag))
         round_outcomes = await _run_all(use, calls)
@@ -79,31 +94,48 @@ async def run_with_tools(
     return said
 
 
-async def _answer(prompt: ToolPrompt, operation: Generate) -> tuple[Answer, tuple[ToolCall, ...]]:
+class _Shown:
+    """What whoever reads the variable sees of a round's answer: nothing before it is certain to be the last."""
+
+    def __init__(self, operation: Generate, *, is_last: bool) -> None:
+        self._operation = operation
+        self._splitter = None if operation.reasoning is None else ReasoningSplitter(operation.reasoning[0])
+        self._is_last = is_last
+        self._held: list[GenerateDelta] = []
+
+    def push(self, delta: GenerateDelta) -> None:
+        self._held.append(delta)
+        self._is_last = self._is_last or delta.is_answer
+        if self._is_last:
+            self._release()
+
+    def finish(self, answer: Answer) -> None:
+        """It was the last one."""
+        self._release()
+        settle(self._operation, self._splitter, [answer])
+
+    def _release(self) -> None:
+        for delta in self._held:
+            stream_out(self._operation, self._splitter, delta)
+        self._held.clear()
+
+
+async def _answer(
+    prompt: ToolPrompt, operation: Generate, shown: _Shown, watcher: Watcher
+) -> tuple[Answer, tuple[ToolCall, ...]]:
     answer = Answer()
     stream = prompt.generate(operation.params, tag=operation.tag, priority=operation.priority)
     try:
         async for delta in stream:
             answer.add(delta)
+            shown.push(delta)
+            watcher.show_delta(delta)
     finally:
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()
     answer.finish_reason()
+    watcher.show()
     return answer, () if answer.last is None else answer.last.tool_calls
-
-
-def _finish(operation: Generate, answer: Answer) -> None:
-    assert answer.last is not None
-    splitter = None if operation.reasoning is None else ReasoningSplitter(operation.reasoning[0])
-    logprobs = None if answer.logprobs is None else tuple(answer.logprobs)
-    whole = GenerateDelta(
-        text=answer.text,
-        reasoning=answer.reasoning,
-        token_ids=tuple(answer.token_ids),
-        logprobs=logprobs,
-    )
-    stream_out(operation, splitter, whole)
-    settle(operation, splitter, [answer])
 
 
 async def _run_all(use: ToolUse, calls: tuple[ToolCall, ...]) -> list[Outcome]:

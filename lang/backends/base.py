@@ -77,6 +77,12 @@ class GenerateDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Which of n answers."""
     tool_calls: tuple[ToolCall, ...] = ()
     """On the last one: what the model calls, if tools were offered. How it spells it is no part of ``text``."""
+    spelled: str | None = None
+    """How the prompt's own text goes on, where that is another than ``text``: with calls, or with what the
+    answer is wrapped in."""
+    is_answer: bool = False
+    """Where tools were offered: the text belongs to an answer, and no call can come any more. Where it is not
+    known before the end, it is false."""
     reasoning: str = ""
     """How the model's reasoning goes on, where a server tells it apart from the answer; no part of ``text``."""
     extra: dict[str, object] = {}

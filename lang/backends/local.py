@@ -263,26 +263,31 @@ class LocalPrompt:
                 async for delta in stream:
                     yield delta
         else:
-            yield await self._generate_calls(params, tag, priority, offer)
+            async with aclosing(self._generate_calls(params, tag, priority, offer)) as stream:
+                async for delta in stream:
+                    yield delta
 
     async def _generate_calls(
         self, params: SamplingParams, tag: ProgramTag, priority: int, offer: ToolOffer
-    ) -> GenerateDelta:
-        """The whole answer at once: what of it is text and what a call is known at its end."""
+    ) -> AsyncGenerator[GenerateDelta, None]:
+        """Text as far as it cannot be a call; the calls with the end."""
         dialect = self._backend.renderer.tool_dialect
+        reader = dialect.reader()
         held = msgspec.structs.replace(params, grammar=dialect.grammar(offer))
         async with aclosing(self._generate(held, tag, priority)) as stream:
-            deltas = [delta async for delta in stream]
-        text, calls = dialect.read("".join(delta.text for delta in deltas))
-        logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
-        return msgspec.structs.replace(
-            deltas[-1],
-            text=text,
-            token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
-            logprobs=None if params.logprobs is None else tuple(logprobs),
-            prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), None),
-            tool_calls=tool_calls(calls, len(self._transcript.turns)),
-        )
+            async for delta in stream:
+                text = reader.push(delta.text)
+                calls: list[tuple[str, str]] = []
+                if delta.finish_reason is not None:
+                    rest, calls = reader.finish()
+                    text += rest
+                yield msgspec.structs.replace(
+                    delta,
+                    text=text,
+                    spelled=delta.text,
+                    is_answer=reader.is_answer,
+                    tool_calls=tool_calls(calls, len(self._transcript.turns)),
+                )
 
     async def _generate(
         self, params: SamplingParams, tag: ProgramTag, priority: int

@@ -15,6 +15,9 @@ from ramet.runtime.tokenizer.private_text import private_text
 
 _BEGUN_ANSWER = re.compile(r'\s*\{\s*"answer"\s*:\s*"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*)')
 """An answer in JSON as far as it goes, but for an escape that has not ended."""
+_FIRST_KEY = re.compile(r'\s*\{\s*"((?:[^"\\]|\\.)*)"\s*:\s*"?', re.DOTALL)
+_CHARACTERS = re.compile(r'(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
+_HALF_CHARACTER = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _PROBE_TOOL = "probe_tool"
 _PROBE_ARGUMENTS = {"probe_name": "probe_value"}
 
@@ -36,11 +39,13 @@ class JsonDialect:
             begun = _BEGUN_ANSWER.match(text)
             if begun is None:
                 raise _cut(text) from None
-            # The other half of a character may be missing.
-            return str(json.loads(f'"{begun[1]}"')).encode(errors="ignore").decode(), []
+            return _decoded(begun[1]), []
         if "answer" in document:
-            return str(document["answer"]), []
+            return _whole_characters(str(document["answer"])), []
         return "", [(str(document["name"]), _json(document["arguments"]))]
+
+    def reader(self) -> "AnswerReader":
+        return AnswerReader(self, JsonAnswer())
 
     def spell(self, calls: Sequence[ToolCall]) -> str:
         return "\n".join(f'{{"name": {_json(call.name)}, "arguments": {call.arguments}}}' for call in calls)
@@ -91,12 +96,97 @@ class TemplateDialect:
             answer += more
         return (answer.rstrip() if calls else answer), calls
 
+    def reader(self) -> "AnswerReader":
+        return AnswerReader(self, FreeAnswer(self.opening))
+
     def spell(self, calls: Sequence[ToolCall]) -> str:
         spelled = (f"{self.opening}{call.name}{self.between}{call.arguments}{self.closing}" for call in calls)
         return "\n".join(spelled)
 
 
 ToolDialect = JsonDialect | TemplateDialect
+
+
+class JsonAnswer:
+    """What is certain of the answer while it comes as JSON."""
+
+    def __init__(self) -> None:
+        self.is_answer = False
+        self._unread = ""
+        self._is_call = False
+
+    def push(self, text: str) -> str:
+        self._unread = "" if self._is_call else self._unread + text
+        if not self.is_answer:
+            self._begin()
+        if not self.is_answer:
+            return ""
+        raw = _CHARACTERS.match(self._unread)
+        assert raw is not None
+        half = _HALF_CHARACTER.search(raw[0])
+        end = raw.end() if half is None else half.start()
+        found, self._unread = self._unread[:end], self._unread[end:]
+        return _decoded(found)
+
+    def _begin(self) -> None:
+        key = _FIRST_KEY.match(self._unread)
+        if key is None:
+            return
+        self._is_call = key[1] != "answer"
+        if not self._is_call and key[0].endswith('"'):
+            self.is_answer, self._unread = True, self._unread[key.end() :]
+
+
+class FreeAnswer:
+    """What is certain of the answer while it comes as text, in which calls may stand behind ``opening``."""
+
+    is_answer = False
+    """A call may always come."""
+
+    def __init__(self, opening: str) -> None:
+        self._opening = opening
+        self._held = ""
+        self._is_called = False
+
+    def push(self, text: str) -> str:
+        if self._is_called:
+            return ""
+        known = self._held + text
+        answer, called, _ = known.partition(self._opening)
+        self._is_called = bool(called)
+        certain = answer if called else answer[: _without_beginning(answer, self._opening)]
+        # White space before a call is no part of the text.
+        certain = certain.rstrip()
+        self._held = known[len(certain) :]
+        return certain
+
+
+class AnswerReader:
+    """Tells text from calls in an answer that is still being generated. What it gives concatenates to what the
+    dialect reads in the whole."""
+
+    def __init__(self, dialect: ToolDialect, answer: JsonAnswer | FreeAnswer) -> None:
+        self._dialect = dialect
+        self._answer = answer
+        self._parts: list[str] = []
+        self._given: list[str] = []
+
+    @property
+    def is_answer(self) -> bool:
+        """No call can come any more."""
+        return self._answer.is_answer
+
+    def push(self, text: str) -> str:
+        """How the answer's text goes on, as far as that cannot be a call or the beginning of one."""
+        self._parts.append(text)
+        certain = self._answer.push(text)
+        self._given.append(certain)
+        return certain
+
+    def finish(self) -> tuple[str, list[tuple[str, str]]]:
+        """The rest of the text, and the calls as (name, arguments). Raises GenerationError: one was cut."""
+        text, calls = self._dialect.read("".join(self._parts))
+        return text.removeprefix("".join(self._given)), calls
 
 
 def dialect_of(tokenizer: Tokenizer, *, structural_tags: bool) -> ToolDialect:
@@ -167,6 +257,22 @@ def _callable(offer: ToolOffer) -> list[ToolSpec]:
 def _has_special(tokenizer: Tokenizer, text: str) -> bool:
     """Whether some of it is a control token, which no grammar over text lets through."""
     return next(iter(tokenizer.special_text.spans(text)), None) is not None
+
+
+def _decoded(raw: str) -> str:
+    """The text that stands so in JSON."""
+    return _whole_characters(str(json.loads(f'"{raw}"')))
+
+
+def _whole_characters(text: str) -> str:
+    """Without halves of characters, of which the others are missing."""
+    return text.encode(errors="ignore").decode()
+
+
+def _without_beginning(text: str, opening: str) -> int:
+    """The length of the text without what at its end may be the beginning of ``opening``."""
+    longest = min(len(text), len(opening) - 1)
+    return len(text) - next(size for size in range(longest, -1, -1) if text.endswith(opening[:size]))
 
 
 def _json(value: Any) -> str:

@@ -32,6 +32,8 @@ class SayingEngine:
     tokenizer: Tokenizer
     answers: list[str]
     grammars: tuple[str, ...] = ("choice", "json_schema")
+    size: int | None = None
+    """Characters of an increment; None: the whole answer is one."""
     prompts: list[str] = field(default_factory=list)
     prompt_ids: list[list[int]] = field(default_factory=list)
     asked: list[SamplingParams] = field(default_factory=list)
@@ -62,9 +64,12 @@ class SayingEngine:
         ids = self.tokenizer.encode(answer, at_start=False)
         stats = RequestStats(num_prompt_tokens=len(prompts), num_output_tokens=len(ids) + 1)
         end = next(iter(self.tokenizer.stop_token_ids))
+        size = self.size or len(answer) or 1
+        parts = [answer[start : start + size] for start in range(0, len(answer), size)] or [""]
         return SayingStream(
             [
-                Increment(request_id="0", text=answer, token_ids=ids),
+                *(Increment(request_id="0", text=part) for part in parts[:-1]),
+                Increment(request_id="0", text=parts[-1], token_ids=ids),
                 Increment(
                     request_id="0",
                     token_ids=[end],

@@ -65,6 +65,40 @@ def test_a_stream_of_all_that_is_said_is_the_text(template: str, told: str) -> N
     assert "".join(state.text_iter("answer")) == state["answer"] == "It is 3."
 
 
+@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize("template", [CHATML, HERMES])
+def test_answers_are_streamed_as_they_come(template: str, size: int) -> None:
+    """A call is not: it is no part of the answer's text. Of all that is said it is."""
+    text = 'It is\n"3" \\ 🍋, not <too> little.'
+    is_json = template == CHATML
+    call, answer = (CALL, json.dumps({"answer": text})) if is_json else (f"Hm. {HERMES_CALL}", text)
+    grammars = ("json_schema", "structural_tag")
+    engine = SayingEngine(small_tokenizer(template), [call, answer, "Yes"], grammars, size)
+    state = agent.stream(backend=LocalBackend(engine))
+    said = list(state.text_iter())
+    assert "".join(said) == state.text()
+    assert len(said) > len(call) / size + len(answer) / size
+    shown = list(state.text_iter("answer"))
+    assert "".join(shown) == state["answer"] == text
+    assert len(shown) > len(text) / (3 * size)
+
+
+def test_where_a_call_may_still_come_the_variable_waits_for_the_rounds_end() -> None:
+    """What is said before a call is none of the answer's, and cannot be taken back."""
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += user("What is it?")
+        s += assistant(gen("answer", tools=[add], max_tool_rounds=1))
+
+    engine = SayingEngine(
+        small_tokenizer(HERMES), [f"Hm. {HERMES_CALL}", "It is 3."], ("json_schema", "structural_tag"), 1
+    )
+    state = program.stream(backend=LocalBackend(engine))
+    # In the last round that there may be nothing can be called.
+    assert list(state.text_iter("answer")) == ["I", "t", " i", "s", " 3", "."]
+
+
 def test_a_system_message_is_made_where_there_is_none() -> None:
     engine = SayingEngine(small_tokenizer(CHATML), ['{"answer": "3"}', "Yes"])
     agent.run(backend=LocalBackend(engine))

@@ -1,6 +1,7 @@
 """How calls are spelled: the template's own form is found, used where it can be held, and read back."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.lang.backends.base import ToolCall, ToolOffer, ToolSpec
-from ramet.lang.backends.tool_dialect import JsonDialect, TemplateDialect, dialect_of, tool_calls
+from ramet.lang.backends.tool_dialect import (
+    JsonDialect,
+    TemplateDialect,
+    ToolDialect,
+    dialect_of,
+    tool_calls,
+)
 from ramet.lang.errors import GenerationError
 from ramet.runtime.grammar.engines.structural import TriggeredTags, read_structural_tag
 from ramet.runtime.protocol import JsonSchema, StructuralTag
@@ -126,3 +133,63 @@ def test_the_choice_says_what_may_be_called() -> None:
 
 def test_ids_are_of_their_round() -> None:
     assert tool_calls([("f", "{}")], 1) == (ToolCall(id="call_1_0", name="f", arguments="{}"),)
+
+
+def read_in_pieces(dialect: ToolDialect, text: str, cuts: list[int]) -> tuple[list[str], list[tuple[str, str]]]:
+    reader = dialect.reader()
+    edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    given = [reader.push(text[begin:end]) for begin, end in pairwise(edges)]
+    rest, calls = reader.finish()
+    return [*given, rest], calls
+
+
+ANSWERS = st.text(st.sampled_from('ab <>\\"/\n\u00e9\U0001f34b{}_tol'), max_size=30)
+
+
+@given(ANSWERS, st.booleans(), st.lists(st.integers(0, 400), max_size=12))
+def test_what_is_streamed_of_an_answer_in_json_is_what_is_read(text: str, ascii: bool, cuts: list[int]) -> None:
+    spelled = json.dumps({"answer": text}, ensure_ascii=ascii)
+    given, calls = read_in_pieces(JsonDialect(), spelled, cuts)
+    assert ("".join(given), calls) == JsonDialect().read(spelled) == (text, [])
+    # Cut by max_tokens.
+    cut = spelled[: len('{"answer": "') + len(text) // 2]
+    given, calls = read_in_pieces(JsonDialect(), cut, cuts)
+    assert ("".join(given), calls) == JsonDialect().read(cut)
+
+
+@given(ANSWERS, st.booleans(), ANSWERS, st.lists(st.integers(0, 400), max_size=12))
+def test_what_is_streamed_of_a_free_answer_is_what_is_read(
+    text: str, calls: bool, more: str, cuts: list[int]
+) -> None:
+    spelled = text
+    if calls:
+        spelled += HERMES_DIALECT.spell(tool_calls([("add", '{"a": 1}')], 0)) + more
+    given, found = read_in_pieces(HERMES_DIALECT, spelled, cuts)
+    assert ("".join(given), found) == HERMES_DIALECT.read(spelled)
+
+
+def test_an_answer_comes_as_soon_as_it_is_certain() -> None:
+    reader = JsonDialect().reader()
+    pieces = ['{"ans', 'wer": "It is', " \\u00e", "9\\", 'n3", \\ud83c', '"}']
+    given = []
+    for piece in pieces:
+        given.append((reader.push(piece), reader.is_answer))
+    assert given == [("", False), ("It is", True), (" ", True), ("\u00e9", True), ("\n3", True), ("", True)]
+    reader = HERMES_DIALECT.reader()
+    assert [reader.push(piece) for piece in ("Hm", ". <", "b> ", "<tool", "_call>\n{")] == [
+        *("Hm", ".", " <b>", "", ""),
+    ]
+    assert not reader.is_answer
+
+
+def test_of_a_call_nothing_is_streamed() -> None:
+    reader = JsonDialect().reader()
+    assert [reader.push(piece) for piece in ('{"name": "add', '", "arguments": {"answer": "x"}}')] == ["", ""]
+    assert not reader.is_answer
+    assert reader.finish() == ("", [("add", '{"answer": "x"}')])
+
+
+def test_half_a_character_is_no_text() -> None:
+    assert JsonDialect().read('{"answer": "a\\ud83cb"}') == ("ab", [])
+    given, _ = read_in_pieces(JsonDialect(), '{"answer": "a\\ud83cb"}', [13, 16, 19])
+    assert "".join(given) == "ab"
