@@ -5,7 +5,7 @@ import queue
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ramet.runtime.engine.client import OutputSink
+from ramet.runtime.engine.client import HomeProcess, OutputSink
 from ramet.runtime.protocol import InvalidRequestError, RametError, TextOutput
 
 
@@ -87,6 +87,7 @@ class ThreadSink:
     """An OutputSink that a thread waits on."""
 
     def __init__(self) -> None:
+        self._home = HomeProcess()
         self._queue: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         self._closed = False
 
@@ -98,7 +99,8 @@ class ThreadSink:
         self._queue.put(Failure(error, request_id))
 
     def get(self) -> Delivery:
-        """Waits for the next delivery."""
+        """Waits for the next delivery. Raises EngineDeadError in a fork, where none will come."""
+        self._home.check()
         return self._queue.get()
 
     def close(self) -> None:
@@ -114,6 +116,7 @@ class AsyncSink:
 
     def __init__(self) -> None:
         self._loop = _running_loop()
+        self._home = HomeProcess()
         self._queue: asyncio.Queue[Delivery] = asyncio.Queue()
         self._closed = False
 
@@ -124,6 +127,8 @@ class AsyncSink:
         self._post(Failure(error, request_id))
 
     async def get(self) -> Delivery:
+        """Waits for the next delivery. Raises EngineDeadError in a fork, where none will come."""
+        self._home.check()
         return await self._queue.get()
 
     def close(self) -> None:
