@@ -14,6 +14,7 @@ get; the others are engines alone, as libraries. Every system runs in a child pr
 schema takes it longer than the limit.
 
 ``--end-to-end``: a model samples answers under MaskBench's schemas, see benchmarks.structured_outputs.
+``--throughput``: the same, short, for what a constraint costs: tokens a second as a share of those without it.
 ``--tools``: it calls the tools of BFCL's requests, see benchmarks.structured_tools.
 """
 
@@ -32,6 +33,7 @@ import numpy as np
 
 from benchmarks.key_orders import orders
 from benchmarks.record import Record, Sample, new_record, print_table, quantile, table_console, write
+from benchmarks.structured_outputs import COMPARED
 from benchmarks.structured_outputs import SYSTEMS as OUTPUT_SYSTEMS
 from benchmarks.structured_parts import COST_COLUMNS, OUTPUT_COLUMNS, end_to_end, tools
 from benchmarks.workloads import SharedDataMissingError, shared_file
@@ -52,6 +54,7 @@ SETS = ("maskbench", "suite")
 QUICK_CASES = 40
 LIMIT_SECONDS = 20.0
 START_SECONDS = 120.0
+THROUGHPUT_REQUESTS, THROUGHPUT_TOKENS = 64, 128
 NOTHING = "no value can satisfy"
 """How a schema is refused that rightly has no grammar."""
 SYSTEMS = ("ramet", "llguidance", "llguidance-lenient", "xgrammar")
@@ -136,6 +139,33 @@ def main(arguments: Sequence[str] | None = None) -> Record:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    options.end_to_end = options.end_to_end or options.throughput
+    short = options.throughput
+    options.requests = options.requests or (THROUGHPUT_REQUESTS if short else None)
+    options.seeds = options.seeds or (1 if short else 3)
+    options.max_tokens = options.max_tokens or (THROUGHPUT_TOKENS if short else 256)
+    options.outputs = options.outputs or ";".join(COMPARED if short else OUTPUT_SYSTEMS)
+    sets = options.sets or ("none" if options.end_to_end or options.tools else "maskbench")
+    options.systems, options.outputs = options.systems.split(","), options.outputs.split(";")
+    options.sets = [] if sets == "none" else sets.split(",")
+    for given, known in (
+        (options.systems, SYSTEMS),
+        (options.sets, SETS),
+        (options.outputs, tuple(OUTPUT_SYSTEMS)),
+    ):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.seconds is not None and options.journal is None:
+        parser.error("--seconds needs --journal FOLDER, where the answers are kept")
+    if options.quick:
+        options.cases = options.cases or QUICK_CASES
+        options.requests = options.requests or options.cases
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.structured", description=(__doc__ or "").split("\n\n")[0]
     )
@@ -146,18 +176,22 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"of {', '.join(SETS)} (draft 2020-12's own); none, the default where a model answers",
     )
     parser.add_argument("--end-to-end", action="store_true", help="a model samples answers under the schemas")
-    parser.add_argument("--tools", action="store_true", help="a model calls the tools of BFCL's requests")
     parser.add_argument(
-        "--outputs", default=";".join(OUTPUT_SYSTEMS), help="end to end: of those, after semicolons"
+        "--throughput",
+        action="store_true",
+        help=f"--end-to-end with {THROUGHPUT_REQUESTS} schemas, one seed, {THROUGHPUT_TOKENS} tokens, and only "
+        "the systems whose speeds are compared; --requests, --seeds and --max-tokens still count",
     )
+    parser.add_argument("--tools", action="store_true", help="a model calls the tools of BFCL's requests")
+    parser.add_argument("--outputs", help=f"end to end, semicolons between: {'; '.join(OUTPUT_SYSTEMS)}")
     parser.add_argument(
         "--requests",
         type=int,
         help="schemas, and requests of each of BFCL's files, for the model (default: all)",
     )
-    parser.add_argument("--seeds", type=int, default=3, help="answers to each schema (default: 3)")
+    parser.add_argument("--seeds", type=int, help="answers to each schema (default: 3)")
     parser.add_argument("--reps", type=int, default=1, help="repetitions of the end to end part (default: 1)")
-    parser.add_argument("--max-tokens", type=int, default=256, help="of one answer (default: 256)")
+    parser.add_argument("--max-tokens", type=int, help="of one answer (default: 256)")
     parser.add_argument(
         "--max-whitespace",
         type=int,
@@ -176,23 +210,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} schemas and requests")
     parser.add_argument("--verbose", action="store_true", help="name every schema that is not as expected")
     parser.add_argument("--out", type=Path, help="folder for structured.json; absent: print only")
-    options = parser.parse_args(arguments)
-    sets = options.sets or ("none" if options.end_to_end or options.tools else "maskbench")
-    options.systems, options.outputs = options.systems.split(","), options.outputs.split(";")
-    options.sets = [] if sets == "none" else sets.split(",")
-    for given, known in (
-        (options.systems, SYSTEMS),
-        (options.sets, SETS),
-        (options.outputs, tuple(OUTPUT_SYSTEMS)),
-    ):
-        if unknown := [name for name in given if name not in known]:
-            parser.error(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
-    if options.seconds is not None and options.journal is None:
-        parser.error("--seconds needs --journal FOLDER, where the answers are kept")
-    if options.quick:
-        options.cases = options.cases or QUICK_CASES
-        options.requests = options.requests or options.cases
-    return options
+    return parser
 
 
 def read_cases(limit: int | None) -> list[dict[str, Any]]:

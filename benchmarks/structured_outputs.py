@@ -34,6 +34,8 @@ SYSTEMS: dict[str, dict[str, bool]] = {
     FREE: {},
     FREE_PLAIN: NO_DRAFTS,
 }
+COMPARED = (CONSTRAINED, PLAIN, FREE, FREE_PLAIN)
+"""Those whose speeds say what a constraint costs."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ COST_COLUMNS = (
     ("forwards_per_token", "forwards/token", ".3f"),
     ("tokens_per_s", "tokens/s", ".1f"),
     ("of_free", "of free", ".2f"),
+    ("of_plain", "of free, no drafts", ".2f"),
     ("compile_share", "compile", ".1%"),
     ("mask_share", "masks", ".1%"),
     ("mask_us_p99", "mask µs p99", ".0f"),
@@ -65,10 +66,7 @@ def end_to_end(
                 notes += _notes(system, report.answers)
             elif not is_free:
                 metrics[system]["same_tokens"] = _same(reference.answers, report.answers)
-        for constrained, free in ((CONSTRAINED, FREE), (PLAIN, FREE_PLAIN)):
-            if constrained in metrics and free in metrics:
-                speed, freely = (metrics[name]["tokens_per_s"] for name in (constrained, free))
-                metrics[constrained]["of_free"] = speed / freely if speed and freely else None
+        _compare(metrics)
         samples += [
             Sample(case=END_TO_END, system=system, repetition=repetition, metrics=values)
             for system, values in metrics.items()
@@ -96,6 +94,16 @@ def tools(options: argparse.Namespace) -> tuple[list[Sample], list[str]]:
                 samples.append(Sample(case=f"{TOOLS}, {file}", system=f"tool_choice {choice}", metrics=metrics))
                 notes += [f"{one.name}, {choice}: {problem}" for one in calls for problem in one.problems]
     return samples, notes
+
+
+def _compare(metrics: Mapping[str, dict[str, float | None]]) -> None:
+    """Enter each constrained system's speed as a share of the same without the constraint, and of that without
+    drafts."""
+    for constrained, free in ((CONSTRAINED, FREE), (PLAIN, FREE_PLAIN)):
+        for name, other in (("of_free", free), ("of_plain", FREE_PLAIN)):
+            if constrained in metrics and other in metrics:
+                speed, freely = (metrics[system]["tokens_per_s"] for system in (constrained, other))
+                metrics[constrained][name] = speed / freely if speed and freely else None
 
 
 def _parts(options: argparse.Namespace, repetition: int) -> Parts | None:

@@ -43,7 +43,8 @@ def test_systems_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [sample.system for sample in samples] == [*SYSTEMS, *SYSTEMS]
     by_system = {sample.system: sample.metrics for sample in samples}
     assert by_system[CONSTRAINED]["of_free"] == 2.0
-    assert by_system[PLAIN]["of_free"] == 0.75
+    assert by_system[PLAIN]["of_free"] == by_system[PLAIN]["of_plain"] == 0.75
+    assert by_system[CONSTRAINED]["of_plain"] == 3.0
     assert by_system[PLAIN]["same_tokens"] == 1.0
     assert by_system[CONSTRAINED]["requests"] == 4
     assert notes == [f"{CONSTRAINED} two, seed {seed}: finished: wrong" for seed in (1, 2)]
@@ -62,6 +63,19 @@ def test_seconds_without_a_journal_are_refused(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse(["--end-to-end", "--seconds", "1"])
     assert "--journal" in capsys.readouterr().err
+
+
+def test_a_short_run_for_the_speeds() -> None:
+    options = parse(["--throughput"])
+    assert options.end_to_end
+    assert options.outputs == [CONSTRAINED, PLAIN, FREE, FREE_PLAIN]
+    assert (options.requests, options.seeds, options.max_tokens) == (64, 1, 128)
+    options = parse(
+        ["--throughput", "--requests", "8", "--seeds", "2", "--max-tokens", "9", "--outputs", PLAIN]
+    )
+    assert (options.requests, options.seeds, options.max_tokens, options.outputs) == (8, 2, 9, [PLAIN])
+    whole = parse(["--end-to-end"])
+    assert (whole.requests, whole.seeds, whole.max_tokens, whole.outputs) == (None, 3, 256, [*SYSTEMS])
 
 
 def test_one_system_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,15 @@ TRIED_STEPS = 6
 _QUOTED_SOURCE = re.compile(r"<state>|\n\s*\d+ \| ")
 """Where a message goes on with the parser's state or the grammar's lines."""
 _LIMIT = re.compile(r"too (?:many|complex|large)|limit|fuel|lexer error", re.IGNORECASE)
+SLICES = (
+    "[ \\n\\r\\t]+",
+    ' [^"\\\\\\x00-\\x1F\\x7F]{0,29}',
+    '[^"\\\\\\x00-\\x1F\\x7F]{1,10}',
+    '[^"\\\\\\x00-\\x1F\\x7F]{1,30}',
+    '[^"\\\\\\x00-\\x1F\\x7F]+',
+)
+"""Sets of tokens that are allowed or not as a whole where a string goes on: llguidance's own, and the words with
+a space before them, which the names of properties seldom begin with. Saves a seventh of all masks' time."""
 EBNF_WHITESPACE = 8
 """Bound of the whitespace in a JSON schema inside of a grammar, which has no field for it."""
 
@@ -145,6 +154,7 @@ class GuidanceBackend:
             _TokenList(self._spellings),  # type: ignore[arg-type]
             n_vocab=self._spellings.vocab_size,
             eos_token=list(self._spellings.stop_token_ids),
+            slices=list(SLICES),
         )
 
 
