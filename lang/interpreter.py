@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, ToolPrompt
+from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, TellingPrompt, ToolPrompt
 from ramet.lang.calls import run_generate, run_select
 from ramet.lang.cancelling import Cancelling, abandon
 from ramet.lang.compiler.hoist import HoistPrefix, PrefixGate, compute_ahead
@@ -199,7 +199,8 @@ class Branch:
         self._task: asyncio.Task[None] | None = None
         self._children: list[Branch] = []
         self._scopes: list[int] = []
-        self._feeds: list[TextFeed] = []
+        self._feeds: dict[TextFeed, object] = {}
+        """Each with what the prompt told of when its text was first shown there; None: it was not yet."""
         self._is_shown = False
         """Nothing was said since the text was last shown."""
         self._partial = ""
@@ -256,7 +257,7 @@ class Branch:
 
     def _welcome(self, feed: TextFeed, failure: Failure | None) -> None:
         if failure is not None:
-            self._show_rest(feed)
+            self._show_rest(feed, None)
             feed.end(failure)
         elif self._task is None:
             self._admit_feeds()
@@ -352,8 +353,8 @@ class Branch:
             abandon(operation, failure)
         for child in self._children:
             child.cancel(failure.seen_from_outside())
-        for feed in self._feeds + self._take_new_feeds():
-            self._show_rest(feed)
+        for feed, told in (self._feeds | dict.fromkeys(self._take_new_feeds())).items():
+            self._show_rest(feed, told)
             feed.end(failure)
         self._feeds.clear()
 
@@ -479,26 +480,32 @@ class Branch:
         self._feeds = self._shown_to(self._feeds)
         self._admit_feeds()
 
-    def _shown_to(self, feeds: list[TextFeed]) -> list[TextFeed]:
+    def _shown_to(self, feeds: dict[TextFeed, object]) -> dict[TextFeed, object]:
         """Shows them the text, and gives back those that go on."""
-        if not feeds:
-            return []
+        if feeds and isinstance(self._prompt, TellingPrompt):
+            now = self._prompt.told()
+            feeds = {feed: now if told is None else told for feed, told in feeds.items()}
         try:
-            text = self.text_so_far() + self._partial
+            for feed, told in feeds.items():
+                _catch_up(feed, self._text_telling(told) + self._partial)
         except Exception as error:
             # The boundary to the backend, whose template may refuse the turns: told to who reads.
             failure = Failure(self._located(error, None))
             for feed in feeds:
                 feed.end(failure)
-            return []
-        for feed in feeds:
-            _catch_up(feed, text)
+            return {}
         return feeds
 
-    def _show_rest(self, feed: TextFeed) -> None:
+    def _text_telling(self, told: object) -> str:
+        """What was said, as somebody reads it who was told so of tools."""
+        if told is not None and isinstance(self._prompt, TellingPrompt):
+            return self._prompt.text_telling(told)
+        return self.text_so_far()
+
+    def _show_rest(self, feed: TextFeed, told: object) -> None:
         """What was said and not shown when the branch failed."""
         try:
-            _catch_up(feed, self.text_so_far())
+            _catch_up(feed, self._text_telling(told))
         except Exception as error:
             # The boundary to the backend, whose template may refuse the turns: that is why the branch failed.
             logger.debug("the text of a failed branch cannot be shown: %r", error)
@@ -515,8 +522,8 @@ class Branch:
                 feed.add(Chunk(said))
 
     def _admit_feeds(self) -> None:
-        new_feeds = self._take_new_feeds()
-        self._feeds += self._shown_to(new_feeds) if self._is_shown else new_feeds
+        new_feeds: dict[TextFeed, object] = dict.fromkeys(self._take_new_feeds())
+        self._feeds |= self._shown_to(new_feeds) if self._is_shown else new_feeds
 
     def _take_new_feeds(self) -> list[TextFeed]:
         with self._lock:
@@ -527,9 +534,9 @@ class Branch:
         self.show()
         if feed not in self._feeds:
             return
-        self._feeds.remove(feed)
+        told = self._feeds.pop(feed)
         failure = self._dropped
-        if failure is None and feed.text != self.text_so_far():
+        if failure is None and feed.text != self._text_telling(told):
             failure = Failure(
                 self.place.error(
                     ProgramStructureError,

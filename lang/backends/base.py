@@ -189,6 +189,20 @@ class ToolPrompt(Prompt, Protocol):
         ...
 
 
+@runtime_checkable
+class TellingPrompt(Prompt, Protocol):
+    """A prompt whose text tells of tools before all that was said."""
+
+    def told(self) -> object:
+        """What it tells of now."""
+        ...
+
+    def text_telling(self, told: object) -> str:
+        """``text``, but telling of what ``told`` returned at another time: tools that are offered later change
+        a text that somebody has read already."""
+        ...
+
+
 class Backend(Protocol):
     """Makes prompts. One backend serves any number of programs at once."""
 

@@ -226,6 +226,14 @@ class LocalPrompt:
         """Raises what the chat template says where it refuses the turns so far."""
         return self._backend.renderer.render(self._transcript).text()
 
+    def told(self) -> object:
+        return self._transcript.tools
+
+    def text_telling(self, told: object) -> str:
+        """Raises as ``text``."""
+        assert isinstance(told, tuple)
+        return self._backend.renderer.render(self._transcript.with_tools(told)).text()
+
     def messages(self) -> list[dict[str, object]]:
         """Without what stands outside roles."""
         return [

@@ -75,9 +75,7 @@ def test_answers_are_streamed_as_they_come(template: str, size: int) -> None:
     grammars = ("json_schema", "structural_tag")
     engine = SayingEngine(small_tokenizer(template), [call, answer, "Yes"], grammars, size)
     state = agent.stream(backend=LocalBackend(engine))
-    said = list(state.text_iter())
-    assert "".join(said) == state.text()
-    assert len(said) > len(call) / size + len(answer) / size
+    assert "".join(state.text_iter()) == state.text()
     shown = list(state.text_iter("answer"))
     assert "".join(shown) == state["answer"] == text
     assert len(shown) > len(text) / (3 * size)
@@ -97,6 +95,35 @@ def test_where_a_call_may_still_come_the_variable_waits_for_the_rounds_end() -> 
     state = program.stream(backend=LocalBackend(engine))
     # In the last round that there may be nothing can be called.
     assert list(state.text_iter("answer")) == ["I", "t", " i", "s", " 3", "."]
+
+
+@pytest.mark.parametrize("template", [CHATML, HERMES, GEMMA])
+def test_tools_that_are_offered_after_a_call_break_no_stream(template: str) -> None:
+    """The text tells of them before all else, where a stream cannot go back to."""
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += user("Hello") + assistant(gen("hello")) + user("What is it?")
+        with s.assistant():
+            s += gen("thought") + gen("answer", tools=[add])
+
+    answers = [
+        "Hi.",
+        "Hm: ",
+        *([HERMES_CALL, "It is 3."] if template == HERMES else [CALL, '{"answer": "It is 3."}']),
+    ]
+    grammars = ("json_schema", "structural_tag")
+    engine = SayingEngine(small_tokenizer(template, bos="<s>"), answers, grammars)
+    state = program.stream(backend=LocalBackend(engine))
+    said = "".join(state.text_iter())
+    assert state["answer"] == "It is 3."
+    assert "add" in state.text().partition("Hello")[0]
+    assert "add" not in said.partition("Hello")[0]
+    assert said.partition("Hello")[2] == state.text().partition("Hello")[2]
+    # One that begins when they are told of has them.
+    assert "".join(
+        program.run(backend=LocalBackend(SayingEngine(engine.tokenizer, answers, grammars))).text_iter()
+    ) == (state.text())
 
 
 def test_a_system_message_is_made_where_there_is_none() -> None:
