@@ -5,7 +5,7 @@ Components receive values from the record below; none of them looks at ``os.envi
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ OPENMP_SPIN_COUNT = "10000"
 """Rounds of OpenMP's busy wait, some tens of ns each. A step of SmolLM2 at batch 1 takes 17 to 18 ms with
 5,000 to 300,000 (OpenMP's default), and 22 ms with 1,000."""
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+LOG_FORMATS = ("text", "json")
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 1 << (10 * power) for power, unit in enumerate("KMGT", start=1)}
@@ -34,6 +35,8 @@ class Environment:
     """RAMET_OFFLINE, HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE: models come from what is on disk only."""
     log_level: str
     """RAMET_LOG_LEVEL, one of LOG_LEVELS."""
+    log_format: str
+    """RAMET_LOG_FORMAT, one of LOG_FORMATS."""
     num_threads: int | None
     """RAMET_NUM_THREADS: CPU threads; None: the engine chooses."""
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -77,7 +80,8 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
         cache_dir=_cache_dir(variables),
         cache_bytes=_byte_count(variables, "RAMET_CACHE_BYTES", DEFAULT_CACHE_BYTES),
         offline=any(_flag(variables, name) for name in offline),
-        log_level=_log_level(variables),
+        log_level=_one_of(variables, "RAMET_LOG_LEVEL", LOG_LEVELS, "warning"),
+        log_format=_one_of(variables, "RAMET_LOG_FORMAT", LOG_FORMATS, "text"),
         num_threads=_thread_count(variables),
         api_keys=tuple(key.strip() for key in variables.get("RAMET_API_KEY", "").split(",") if key.strip()),
         native_kernels=not variables.get("RAMET_NATIVE_KERNELS", "").strip()
@@ -136,12 +140,11 @@ def _byte_count(variables: Mapping[str, str], name: str, default: int) -> int:
         ) from None
 
 
-def _log_level(variables: Mapping[str, str]) -> str:
-    value = variables.get("RAMET_LOG_LEVEL", "").strip().lower() or "warning"
-    if value not in LOG_LEVELS:
+def _one_of(variables: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
+    value = variables.get(name, "").strip().lower() or default
+    if value not in choices:
         raise InvalidRequestError(
-            f"RAMET_LOG_LEVEL is {variables['RAMET_LOG_LEVEL']!r}; set it to one of {', '.join(LOG_LEVELS)}",
-            field="RAMET_LOG_LEVEL",
+            f"{name} is {variables[name]!r}; set it to one of {', '.join(choices)}", field=name
         )
     return value
 

@@ -1,12 +1,12 @@
 """``ramet serve``: the model over HTTP."""
 
 import json
-import logging
 from typing import TYPE_CHECKING, Any
 
 from ramet.runtime.cli import options
 from ramet.runtime.cli import serve_options as given
 from ramet.runtime.env import environment
+from ramet.runtime.logs import configure_logging
 from ramet.runtime.server.settings import ServeSettings, serve_settings
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def serve(
     max_body_bytes: given.MaxBodyBytes = None,
     max_json_depth: given.MaxJsonDepth = None,
     response_store: given.ResponseStore = None,
+    otel: given.Otel = None,
     tool_format: given.ToolFormat = None,
     reasoning_format: given.ReasoningFormat = None,
     config: given.Config = None,
@@ -66,10 +67,7 @@ def serve(
 
 def run(settings: ServeSettings) -> None:
     """Serves until told to end; says so when it is ready."""
-    logging.basicConfig(
-        level=environment().log_level.upper(),
-        format="%(asctime)s server[%(process)d] %(levelname)s %(name)s: %(message)s",
-    )
+    configure_logging("server", environment().log_level, environment().log_format)
     options.notes.print(f"loading {settings.engine.model} ...", style="dim", markup=False)
     # The web framework takes a while, which `ramet --help` need not wait for.
     from ramet.runtime.server.serve import serve as serve_until_told

@@ -156,6 +156,14 @@ ResponseStore = Annotated[
     Path | None,
     typer.Option(help="A SQLite file for responses with store: true; none: not kept.", rich_help_panel=NETWORK),
 ]
+Otel = Annotated[
+    bool | None,
+    typer.Option(
+        "--otel",
+        help="Send traces to an OpenTelemetry collector, see OTEL_EXPORTER_OTLP_ENDPOINT.",
+        rich_help_panel=NETWORK,
+    ),
+]
 ToolFormat = Annotated[
     str | None,
     typer.Option(

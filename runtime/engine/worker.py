@@ -1,7 +1,6 @@
 """The engine's process: builds an engine and serves it to the parent over ZeroMQ."""
 
 import gc
-import logging
 import os
 import select
 import shutil
@@ -37,6 +36,7 @@ from ramet.runtime.engine.messages import (
 )
 from ramet.runtime.engine.threads import EngineThread
 from ramet.runtime.env import bound_openmp_spinning, environment
+from ramet.runtime.logs import configure_logging
 from ramet.runtime.protocol import EngineDeadError, InvalidRequestError, RametError, TextOutput
 from ramet.runtime.tokenizer import TokenizerSpec
 
@@ -68,10 +68,7 @@ def main(options_text: str) -> None:
     # The parent's sign of our life: no process that we start may hold it open after us.
     os.set_inheritable(options.life_fd, False)
     threading.Thread(target=_end_with_parent, args=(options,), name="ramet-parent-watch", daemon=True).start()
-    logging.basicConfig(
-        level=environment().log_level.upper(),
-        format="%(asctime)s engine[%(process)d] %(levelname)s %(name)s: %(message)s",
-    )
+    configure_logging("engine", environment().log_level, environment().log_format)
     context = zmq.Context()
     with (
         context,

@@ -1,5 +1,6 @@
 """The ASGI application: an engine, and the routes that lead to it."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ from ramet.runtime.server.errors import HttpError, bad_request, error_response
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.middleware import RequestMiddleware
+from ramet.runtime.server.open_telemetry import traces_to_collector
 from ramet.runtime.server.openapi import Answer, Records, described_body, with_records
 from ramet.runtime.server.page_route import PAGE_PATHS
 from ramet.runtime.server.program_runs import ProgramRuns
@@ -40,6 +42,7 @@ from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.state import ServerState
 from ramet.runtime.server.tenants import OPEN_ROUTES, ApiKeys, TenantMiddleware
 from ramet.runtime.server.tools.formats import tool_format
+from ramet.runtime.server.tracing import NoTracing, Tracing
 from ramet.runtime.tokenizer import TokenizerSpec
 
 _ANSWERS = {
@@ -115,22 +118,27 @@ def create_app(
     config: ServerConfig | None = None,
     *,
     width: int = DEFAULT_WIDTH,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """The application. It uses the engine, and leaves closing it to whoever opened it.
 
-    ``width``: requests that the engine computes in one step at most.
+    ``width``: requests that the engine computes in one step at most. ``tracing``: where traces go; None:
+    nowhere, unless the config has ``otel``.
     """
     config = config or ServerConfig()
     names = config.served_model_names or (engine.info.model,)
     metrics = ServerMetrics(names[0])
+    if tracing is None:
+        tracing = traces_to_collector(names[0]) if config.otel else NoTracing()
     app = FastAPI(title="ramet", version=version("ramet"), docs_url=None, redoc_url=None, lifespan=_lifespan)
-    gateway = Gateway(engine, config, metrics, width=width)
+    gateway = Gateway(engine, config, metrics, width=width, tracing=tracing)
     app.state.server = ServerState(
         engine=engine,
         config=config,
         gateway=gateway,
         program_runs=ProgramRuns(engine, gateway, limit=config.max_programs, timeout=config.request_timeout),
         metrics=metrics,
+        tracing=tracing,
         tokenizer_spec=tokenizer_spec,
         chat_model=ChatModel.of(
             engine.tokenizer,
@@ -168,7 +176,7 @@ def create_app(
             allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
             expose_headers=["x-request-id"],
         )
-    app.add_middleware(RequestMiddleware, metrics=metrics)
+    app.add_middleware(RequestMiddleware, metrics=metrics, tracing=tracing)
     return app
 
 
@@ -179,6 +187,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state.gateway.start_draining()
     if state.response_store is not None:
         state.response_store.close()
+    # It sends what is left, which takes a while.
+    await asyncio.to_thread(state.tracing.close)
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:

@@ -78,6 +78,7 @@ async def completions(request: Request) -> Response:
             tenant_of(request),
             prompts=fields.prompt,
             num_prompts=num_prompts,
+            operation="text_completion",
         )
     except RametError as error:
         raise openai_error(error, renamed) from error

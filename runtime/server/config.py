@@ -44,6 +44,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Seconds that an idle connection stays open."""
     response_store: str = ""
     """A SQLite file for the responses that clients ask to keep. Empty: none are kept."""
+    otel: bool = False
+    """Send traces to an OpenTelemetry collector; which, say the SDK's own variables (OTEL_EXPORTER_OTLP_*)."""
     reasoning_format: str = "auto"
     """How the model marks its reasoning: a name of ``protocol.reasoning.FORMATS``, none, or auto (from the
     chat template)."""
@@ -68,6 +70,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_seconds("read_timeout", self.read_timeout, 0.1)
         _check_seconds("write_timeout", self.write_timeout, 0.1)
         _check_seconds("drain_timeout", self.drain_timeout, 0.0)
+        if not isinstance(self.otel, bool):
+            raise InvalidRequestError(f"otel is {self.otel!r}; it must be true or false", field="otel")
         if not self.host:
             raise InvalidRequestError("host is empty; give an address such as 127.0.0.1", field="host")
         for name in ("served_model_names", "api_keys", "cors_origins"):

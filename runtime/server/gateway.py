@@ -12,7 +12,7 @@ import msgspec
 
 from ramet.runtime.engine import EngineFace, Increment
 from ramet.runtime.engine.streams import OpenedBatch
-from ramet.runtime.protocol import FinishReason, InvalidRequestError, ProgramTag, SamplingParams
+from ramet.runtime.protocol import FinishReason, InvalidRequestError, ProgramTag, RametError, SamplingParams
 from ramet.runtime.server.activity import Activity
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.errors import (
@@ -25,6 +25,7 @@ from ramet.runtime.server.errors import (
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.shared_fields import RoutingFields
 from ramet.runtime.server.tenants import Tenant
+from ramet.runtime.server.tracing import AnswerSpan, AnswerStart, NoTracing, Tracing
 
 MAX_RETRY_SECONDS = 60
 MAX_SHOWN = 100
@@ -49,6 +50,8 @@ class Job:
     request_id: str | None = None
     timeout: float | None = None
     """Seconds; None: the server's own limit."""
+    operation: str = "text_completion"
+    """For traces: that, or chat."""
 
     @classmethod
     def routed(
@@ -59,6 +62,7 @@ class Job:
         *,
         prompts: object,
         num_prompts: int = 1,
+        operation: str = "chat",
     ) -> "Job":
         """With a client's routing, in its tenant's name space.
 
@@ -78,6 +82,7 @@ class Job:
             cache_salt=tenant.salted(routing.cache_salt),
             request_id=None if routing.request_id is None else tenant.request_id(routing.request_id),
             timeout=routing.timeout,
+            operation=operation,
         )
 
     @property
@@ -111,8 +116,17 @@ class Gateway:
     engine's width plus the queue's bound.
     """
 
-    def __init__(self, engine: EngineFace, config: ServerConfig, metrics: ServerMetrics, *, width: int) -> None:
+    def __init__(
+        self,
+        engine: EngineFace,
+        config: ServerConfig,
+        metrics: ServerMetrics,
+        *,
+        width: int,
+        tracing: Tracing | None = None,
+    ) -> None:
         """``width``: requests that the engine computes in one step at most."""
+        self._tracing = NoTracing() if tracing is None else tracing
         self._engine = engine
         self._config = config
         self._metrics = metrics
@@ -133,7 +147,8 @@ class Gateway:
         """
         self._check_room(job.num_answers)
         timeout = min(job.timeout or math.inf, self._config.request_timeout)
-        answers = Answers(self, job, timeout, self._metrics, self.activity)
+        span = self._tracing.answer(AnswerStart(job.operation, job.params, job.tag, job.num_answers))
+        answers = Answers(self, job, timeout, self._metrics, span)
         self._open.add(answers)
         self._count(job.num_answers)
         try:
@@ -209,14 +224,15 @@ class Answers:
     """The increments of one job, in the order they come, each within the job's time. Close them."""
 
     def __init__(
-        self, gateway: Gateway, job: Job, timeout: float, metrics: ServerMetrics, activity: Activity
+        self, gateway: Gateway, job: Job, timeout: float, metrics: ServerMetrics, span: AnswerSpan
     ) -> None:
         self.job = job
         self.prompt_token_ids: list[list[int]] = []
         """Of each prompt; known once started."""
         self._gateway: Gateway | None = gateway
         self._metrics = metrics
-        self._activity = activity
+        self._activity = gateway.activity
+        self._span = span
         self._timeout = timeout
         self.arrival = time.monotonic()
         self._first_token_time: float | None = None
@@ -266,6 +282,7 @@ class Answers:
             request_id=job.request_id,
         )
         self.prompt_token_ids = self._opened.prompt_token_ids
+        self._span.started(self.request_id)
         self._first = await self._next()
 
     def cut_after(self, seconds: float) -> None:
@@ -292,6 +309,7 @@ class Answers:
         if gateway is None:
             return
         gateway.leave(self, self.job.num_answers)
+        self._span.end()
         if self._opened is not None:
             await self._opened.stream.aclose()
 
@@ -305,7 +323,12 @@ class Answers:
                     if increment.finish_reason not in (FinishReason.ABORT, FinishReason.ERROR):
                         break
         except TimeoutError:
-            raise cut_by_shutdown() if self._is_cut else deadline_exceeded(self._timeout) from None
+            late = cut_by_shutdown() if self._is_cut else deadline_exceeded(self._timeout)
+            self._span.failed(late)
+            raise late from None
+        except RametError as error:
+            self._span.failed(error)
+            raise
         finally:
             self._waiting = None
         self._measure(increment)
@@ -318,6 +341,7 @@ class Answers:
             if last is None:
                 self._metrics.first_token(now - self.arrival)
                 self._activity.first_token(now - self.arrival)
+                self._span.first_token(now - self.arrival)
                 self._first_token_time = self._first_token_time or now
             else:
                 self._metrics.next_token(now - last)
@@ -328,5 +352,6 @@ class Answers:
             seconds = now - self.arrival
             self._metrics.finished(increment.finish_reason, increment.stats, seconds)
             self._activity.finished(increment.stats)
+            self._span.finished(increment.finish_reason, increment.stats)
             if self._gateway is not None:
                 self._gateway.took(seconds)

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ramet.runtime.server.errors import HttpError, error_response, internal_error
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.responding import CLIENT_GONE
+from ramet.runtime.server.tracing import RequestSpan, Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +27,19 @@ class RequestMiddleware:
     HttpError becomes its answer; any other exception a 500 with OpenAI's body, its cause in the log.
     """
 
-    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, tracing: Tracing) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with self._tracing.request(scope["method"], Headers(scope=scope)) as span:
+            await self._answer(scope, receive, send, span)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, span: RequestSpan) -> None:
         sent_id = Headers(scope=scope).get("x-request-id", "")
         request_id = sent_id if _PLAIN_ID.fullmatch(sent_id) else f"req-{secrets.token_hex(12)}"
         scope.setdefault("state", {})["http_request_id"] = request_id
@@ -62,8 +68,24 @@ class RequestMiddleware:
         finally:
             route = route_pattern(scope)
             self._metrics.answered(route, status)
+            span.answered(route, status)
+            seconds = time.monotonic() - started
+            fields = {
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "seconds": round(seconds, 6),
+                "request_id": request_id,
+                **({"trace_id": span.trace_id} if span.trace_id else {}),
+            }
             logger.info(
-                "%s %s %d %.3f s %s", scope["method"], route, status, time.monotonic() - started, request_id
+                "%s %s %d %.3f s %s",
+                scope["method"],
+                route,
+                status,
+                seconds,
+                request_id,
+                extra={"fields": fields},
             )
 
 

@@ -19,6 +19,7 @@ from ramet.runtime.server.program_runs import ProgramRuns
 from ramet.runtime.server.prompt_size import PromptSize
 from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.tenants import Tenant
+from ramet.runtime.server.tracing import Tracing
 from ramet.runtime.tokenizer import TokenizerSpec
 
 
@@ -29,6 +30,7 @@ class ServerState:
     gateway: Gateway
     program_runs: ProgramRuns
     metrics: ServerMetrics
+    tracing: Tracing
     tokenizer_spec: TokenizerSpec
     chat_model: ChatModel
     prompt_size: PromptSize

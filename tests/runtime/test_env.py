@@ -24,7 +24,7 @@ def test_the_defaults() -> None:
     assert env.cache_dir == Path("/home/user/.cache/ramet")
     assert env.cache_bytes == DEFAULT_CACHE_BYTES == 8 * 1024**3
     assert not env.offline
-    assert env.log_level == "warning"
+    assert (env.log_level, env.log_format) == ("warning", "text")
     assert env.num_threads is None
 
 
@@ -51,9 +51,9 @@ def test_each_offline_flag_counts(name: str) -> None:
 
 
 def test_other_settings_are_read() -> None:
-    variables = {"RAMET_LOG_LEVEL": "DEBUG", "RAMET_NUM_THREADS": "3"}
+    variables = {"RAMET_LOG_LEVEL": "DEBUG", "RAMET_LOG_FORMAT": "JSON", "RAMET_NUM_THREADS": "3"}
     env = read_environment({**HOME, **variables})
-    assert (env.log_level, env.num_threads) == ("debug", 3)
+    assert (env.log_level, env.log_format, env.num_threads) == ("debug", "json", 3)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ def test_other_settings_are_read() -> None:
         ("RAMET_CACHE_BYTES", "lots"),
         ("RAMET_CACHE_BYTES", "1e9"),
         ("RAMET_LOG_LEVEL", "loud"),
+        ("RAMET_LOG_FORMAT", "xml"),
         ("RAMET_NUM_THREADS", "0"),
         ("RAMET_NUM_THREADS", "-2"),
         ("RAMET_NUM_THREADS", "two"),

@@ -18,7 +18,7 @@ def test_the_help_fits_in_the_head(ramet: Ramet) -> None:
     assert done.status == 0
     for panel in ("Engine", "Memory and cache", "Scheduling", "Network and access", "Limits", "Formats"):
         assert panel in done.out
-    assert 25 <= done.out.count(" --") <= 45
+    assert 25 <= done.out.count(" --") <= 48
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,16 @@ def test_browsers_are_let_in_only_where_asked(server: Served) -> None:
         assert allowed.headers["access-control-allow-origin"] == "https://a.example"
         refused = other.request("OPTIONS", "/v1/models", headers={**preflight, "origin": "https://b.example"})
         assert "access-control-allow-origin" not in refused.headers
+
+
+def test_the_log_has_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
+    with served() as server, caplog.at_level(logging.INFO, logger="ramet"):
+        request_id = server.chat("say:x").headers["x-request-id"]
+    (fields,) = [vars(record)["fields"] for record in caplog.records if "fields" in vars(record)]
+    assert fields["seconds"] > 0
+    assert {name: value for name, value in fields.items() if name != "seconds"} == {
+        "method": "POST",
+        "route": "/v1/chat/completions",
+        "status": 200,
+        "request_id": request_id,
+    }
