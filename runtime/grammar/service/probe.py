@@ -103,7 +103,28 @@ class _Holder:
     """The child, if there is one: known to the finalizer, which must not know the probe."""
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held for a trial."""
         self.child: _Child | None = None
+        self.is_over = False
+        """The probe was closed or is gone, or the program ends: there is no child any more."""
+
+    def close(self) -> None:
+        """End the child, whose end ends a trial that runs. Does not wait for that one."""
+        self.is_over = True
+        child = self.child
+        if child is not None:
+            child.process.kill()
+        if self.lock.acquire(blocking=False):
+            try:
+                self.end()
+            finally:
+                self.lock.release()
+
+    def end(self) -> int:
+        """Free everything, under the lock; the child's exit code."""
+        child, self.child = self.child, None
+        return 0 if child is None else child.end()
 
 
 class GrammarProbe:
@@ -123,12 +144,10 @@ class GrammarProbe:
             max_seconds=self._limits.seconds,
             num_steps=self._limits.num_steps,
         )
-        self._lock = threading.Lock()
         self._holder = _Holder()
-        self._closed = False
         self.num_started = 0
         """Child processes so far."""
-        self._finalizer = weakref.finalize(self, _end_child, self._holder)
+        self._finalizer = weakref.finalize(self, self._holder.close)
 
     def try_out(self, spec: GrammarSpec) -> None:
         """Returns where the spec compiles, and its masks fill, within the limits.
@@ -138,7 +157,7 @@ class GrammarProbe:
             RametError: the backend refused it.
             RequestFailedError: the child cannot be started, or this probe was closed; the spec may be right.
         """
-        with self._lock:
+        with self._holder.lock:
             reply, code = self._answer(spec)
             if reply is None and code == 0:
                 # It had left by itself after the trial before this one, to give its memory back.
@@ -155,29 +174,21 @@ class GrammarProbe:
 
     def close(self) -> None:
         """End the child; a trial that runs ends with RequestFailedError. Does not wait for it."""
-        self._closed = True
-        child = self._holder.child
-        if child is not None:
-            child.process.kill()
-        if self._lock.acquire(blocking=False):
-            try:
-                self._finalizer()
-            finally:
-                self._lock.release()
+        self._finalizer()
 
     def _answer(self, spec: GrammarSpec) -> tuple[FromProbe | None, int]:
         """The child's answer, or None and how it ended instead."""
         try:
             reply = self._running().ask(Trial(spec), self._limits.seconds)
         except TimeoutError:
-            self._end()
+            self._holder.end()
             self._check_open()
             raise UnsupportedConstraintError(
                 f"compiling the grammar was not done after {self._limits.seconds:g} s, and was ended; "
                 "make it smaller",
                 field="grammar",
             ) from None
-        return reply, 0 if reply is not None else self._end()
+        return reply, 0 if reply is not None else self._holder.end()
 
     def _running(self) -> _Child:
         self._check_open()
@@ -185,33 +196,25 @@ class GrammarProbe:
         if child is not None and child.process.poll() is None:
             return child
         if child is not None:
-            self._end()
+            self._holder.end()
         child = self._holder.child = _Child()
         self.num_started += 1
+        if self._holder.is_over:
+            # Whoever closed this did not see the child.
+            child.process.kill()
         try:
             reply = child.ask(self._setup, START_SECONDS)
         except TimeoutError:
             reply = None
         if not isinstance(reply, Ready):
-            code = self._end()
+            code = self._holder.end()
             self._check_open()
             raise RequestFailedError(f"the process that compiles grammars did not start ({_end_of(code)})")
         return child
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._holder.is_over:
             raise RequestFailedError("the engine was closed while the grammar was compiled")
-
-    def _end(self) -> int:
-        child, self._holder.child = self._holder.child, None
-        assert child is not None
-        return child.end()
-
-
-def _end_child(holder: _Holder) -> None:
-    child, holder.child = holder.child, None
-    if child is not None:
-        child.end()
 
 
 def _end_of(code: int) -> str:

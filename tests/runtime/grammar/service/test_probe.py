@@ -75,7 +75,8 @@ def test_a_builder_that_does_not_exist_is_the_start_failing() -> None:
     probe.close()
 
 
-def test_closing_ends_a_trial_at_once() -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_closing_ends_a_trial_at_once(pause: float) -> None:
     probe = make(limits=LIMITS)
     errors: list[BaseException] = []
 
@@ -88,10 +89,11 @@ def test_closing_ends_a_trial_at_once() -> None:
     thread = threading.Thread(target=hang)
     thread.start()
     until(lambda: probe.num_started == 1)
-    time.sleep(0.3)
+    time.sleep(pause)
     probe.close()
     thread.join(LIMIT)
     assert "closed" in str(errors[0])
+    assert probe._holder.child is None
     with pytest.raises(RequestFailedError, match="closed"):
         probe.try_out(Regex("a"))
 
