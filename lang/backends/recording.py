@@ -2,13 +2,15 @@
 
 The file has one JSON document a line: first the backend's capabilities, then one for each thing that was asked,
 with the prompt, the question and the answer. A replay finds an answer by prompt and question; who asks, and in
-what order, does not matter.
+what order, does not matter. What a prompt's text and messages are is written down wherever a template has its
+say, whether anybody asks or not: a replay has no template.
 """
 
 import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +24,7 @@ from ramet.lang.backends.base import (
     Prompt,
     SelectRequest,
     SelectResult,
+    TellingPrompt,
     ToolCall,
     ToolOffer,
     ToolPrompt,
@@ -73,8 +76,8 @@ class RecordingBackend:
         self._write({**question.fields, **answer})
 
     def record_once(self, question: "Question", answer: Mapping[str, Any]) -> None:
-        """For what has the same answer whenever it is asked."""
-        if question.key not in self._written:
+        """For what has the same answer whenever it is asked; that may be after the recording was closed."""
+        if question.key not in self._written and not self._file.closed:
             self._written.add(question.key)
             self.record(question, answer)
 
@@ -94,8 +97,13 @@ class Question:
 
     @classmethod
     def of(cls, kind: str, transcript: Transcript, options: Mapping[str, Any] | None = None) -> "Question":
-        """kind: generate, select, text or messages."""
+        """kind: generate, select, text, messages, or state (both)."""
         return cls({"ask": kind, "prompt": _merged(transcript), "options": dict(options or {})})
+
+    @classmethod
+    def shown(cls, kind: str, transcript: Transcript) -> "Question":
+        """text, messages or state, which tell of the tools that were offered."""
+        return cls.of(kind, transcript, {"told": list(transcript.told)} if transcript.told else None)
 
     @classmethod
     def generate(
@@ -128,10 +136,12 @@ class RecordingPrompt:
     def begin_role(self, role: str) -> None:
         self.inner.begin_role(role)
         self._transcript.begin_role(role)
+        self._record_state()
 
     def end_role(self, role: str) -> None:
         self.inner.end_role(role)
         self._transcript.end_role(role)
+        self._record_state()
 
     def append_image(self, data_url: str) -> None:
         self.inner.append_image(data_url)
@@ -140,6 +150,7 @@ class RecordingPrompt:
     def offer_tools(self, offer: ToolOffer) -> None:
         self._with_tools().offer_tools(offer)
         self._offer = offer
+        self._transcript.told = offer.names
 
     def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
         self._with_tools().append_tool_calls(calls)
@@ -148,6 +159,7 @@ class RecordingPrompt:
     def append_tool_results(self, results: Sequence[tuple[ToolCall, str]]) -> None:
         self._with_tools().append_tool_results(results)
         self._transcript.append_tool_results(results)
+        self._record_state()
 
     def _with_tools(self) -> ToolPrompt:
         if not isinstance(self.inner, ToolPrompt):
@@ -159,13 +171,32 @@ class RecordingPrompt:
 
     def text(self) -> str:
         text = self.inner.text()
-        self._backend.record_once(Question.of("text", self._transcript), {"text": text})
+        self._backend.record_once(Question.shown("text", self._transcript), {"text": text})
+        return text
+
+    def told(self) -> object:
+        inner = self.inner.told() if isinstance(self.inner, TellingPrompt) else None
+        return inner, self._transcript.told
+
+    def text_telling(self, told: object) -> str:
+        assert isinstance(told, tuple)
+        inner, names = told
+        text = self.inner.text_telling(inner) if isinstance(self.inner, TellingPrompt) else self.inner.text()
+        self._backend.record_once(Question.shown("text", replace(self._transcript, told=names)), {"text": text})
         return text
 
     def messages(self) -> list[dict[str, object]]:
         messages = self.inner.messages()
-        self._backend.record_once(Question.of("messages", self._transcript), {"messages": messages})
+        self._backend.record_once(Question.shown("messages", self._transcript), {"messages": messages})
         return messages
+
+    def _record_state(self) -> None:
+        try:
+            state: dict[str, Any] = {"text": self.inner.text(), "messages": self.inner.messages()}
+        except Exception as error:
+            # A template that refuses the turns: whoever asks for the text is told.
+            state = {"error": _described(error)}
+        self._backend.record_once(Question.shown("state", self._transcript), state)
 
     def identity(self) -> Hashable:
         """Where the other backend's prompt has none: one that no other prompt has."""
@@ -175,6 +206,7 @@ class RecordingPrompt:
         self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
     ) -> AsyncIterator[GenerateDelta]:
         offer, self._offer = self._offer, None
+        self._record_state()
         question = Question.generate(self._transcript, params, offer)
         deltas: list[GenerateDelta] = []
         try:
@@ -189,8 +221,10 @@ class RecordingPrompt:
         if params.n == 1:
             self._transcript.append_text("".join(delta.text for delta in deltas))
             self._transcript.append_tool_calls([call for delta in deltas for call in delta.tool_calls])
+            self._record_state()
 
     async def select(self, request: SelectRequest) -> SelectResult:
+        self._record_state()
         question = Question.select(self._transcript, request)
         try:
             result = await self.inner.select(request)
@@ -199,6 +233,7 @@ class RecordingPrompt:
             raise
         self._backend.record(question, {"result": msgspec.to_builtins(result)})
         self._transcript.append_text(result.option)
+        self._record_state()
         return result
 
 
@@ -249,6 +284,11 @@ class ReplayBackend:
         self._positions[question.key] = position + 1
         return answers[position % len(answers)]
 
+    def known(self, question: Question) -> dict[str, Any] | None:
+        """Of what has one answer: that, where it was recorded."""
+        answers = self._answers.get(question.key)
+        return None if answers is None else answers[0]
+
     def _load(self) -> Capabilities:
         try:
             lines = self._path.read_text(encoding="utf-8").splitlines()
@@ -269,12 +309,35 @@ class ReplayAnswers:
         self._backend = backend
 
     def text_of(self, transcript: Transcript) -> str:
-        return str(self._backend.answer(Question.of("text", transcript))["text"])
+        """As recorded; text that was said behind that is appended as it is."""
+        question = Question.shown("text", transcript)
+        if (known := self._backend.known(question)) is not None:
+            return str(known["text"])
+        state, more = self._state_of(transcript, question)
+        return f"{state['text']}{more}"
 
     def messages_of(self, transcript: Transcript) -> list[dict[str, object]]:
-        answer = self._backend.answer(Question.of("messages", transcript))
-        messages: list[dict[str, object]] = answer["messages"]
+        question = Question.shown("messages", transcript)
+        known = self._backend.known(question)
+        state, more = (known, "") if known is not None else self._state_of(transcript, question)
+        messages: list[dict[str, object]] = [dict(message) for message in state["messages"]]
+        if more and transcript.role is not None:
+            messages[-1]["content"] = f"{messages[-1]['content']}{more}"
         return messages
+
+    def _state_of(self, transcript: Transcript, question: Question) -> tuple[dict[str, Any], str]:
+        """The last state that was recorded on the way to this one, and the text that was said since. Raises
+        what was recorded; and UnsupportedError for ``question`` where there is none."""
+        pieces = list(transcript.pieces)
+        more: list[str] = []
+        while True:
+            state = self._backend.known(Question.shown("state", replace(transcript, pieces=pieces)))
+            if state is not None:
+                _raise_recorded(state)
+                return state, "".join(reversed(more))
+            if not pieces or pieces[-1].kind != "text":
+                return self._backend.answer(question), ""
+            more.append(pieces.pop().content)
 
     async def generate(
         self,

@@ -1,7 +1,7 @@
 """A transcript: what a prompt has said, for backends that keep it as text and messages themselves."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -36,6 +36,8 @@ class Transcript:
     role: str | None = None
     num_shared: int = 0
     """How many pieces were said before the last fork: the branches beside this one begin with them too."""
+    told: tuple[str, ...] = ()
+    """The names of the tools that were offered last."""
 
     def append_text(self, text: str) -> None:
         if text:
@@ -73,7 +75,7 @@ class Transcript:
         self.begin_role("assistant")
 
     def fork(self) -> "Transcript":
-        return Transcript(list(self.pieces), self.role, len(self.pieces))
+        return Transcript(list(self.pieces), self.role, len(self.pieces), self.told)
 
     def identity(self) -> tuple[tuple[str, str], ...]:
         """Equal for transcripts that say the same, however their text was cut."""
@@ -162,6 +164,7 @@ class TranscriptPrompt:
 
     def offer_tools(self, offer: ToolOffer) -> None:
         self._offer = offer
+        self.transcript.told = offer.names
 
     def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
         self.transcript.append_tool_calls(calls)
@@ -177,6 +180,13 @@ class TranscriptPrompt:
 
     def messages(self) -> list[dict[str, object]]:
         return self._answers.messages_of(self.transcript)
+
+    def told(self) -> object:
+        return self.transcript.told
+
+    def text_telling(self, told: object) -> str:
+        assert isinstance(told, tuple)
+        return self._answers.text_of(replace(self.transcript, told=told))
 
     def identity(self) -> Hashable:
         return self.transcript.identity()

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,18 @@ from ramet.lang import (
     gen,
     image,
     select,
+    system,
     user,
+    user_begin,
 )
 from ramet.lang.backends.base import Capabilities
+from ramet.lang.backends.local import LocalBackend
 from ramet.lang.backends.recording import RecordingBackend, ReplayBackend
 from ramet.lang.backends.scripted import Reply, Scores, ScriptedBackend
+from ramet.runtime.engine import Score
 from ramet.runtime.protocol import InvalidRequestError, RequestFailedError
+from tests.lang.backends.saying_engine import SayingEngine
+from tests.lang.backends.small_tokenizer import GEMMA, small_tokenizer
 
 
 @function
@@ -48,6 +55,87 @@ def recorded(path: Path, backend: ScriptedBackend) -> list[tuple[object, ...]]:
     outcomes = [outcome(program.run("rain", backend=recording)) for _ in range(2)]
     asyncio.run(recording.aclose())
     return outcomes
+
+
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+@function
+def conversation(s: ProgramState, tail: str = "") -> None:
+    s += system("Be brief.") + user("Hello") + assistant(gen("hello"))
+    branches = s.fork(2)
+    branches += lambda index: user(f"What is {index}?") + assistant(select("what", ["a", "b"]) + gen("more"))
+    branches.join()
+    s += user(f"Add {len(s['more'])}.") + assistant("Hm. " + gen("sum", tools=[add]))
+    s += user_begin() + "Well" + tail
+
+
+def with_a_template() -> LocalBackend:
+    """A backend whose text and messages are not those of a plain transcript."""
+    call = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
+    answers = ["Hi.", "x", "x", call, '{"answer": "It is 3."}']
+    return LocalBackend(ChoosingEngine(small_tokenizer(GEMMA, bos="<s>"), answers))
+
+
+class ChoosingEngine(SayingEngine):
+    async def ascore(self, prompt: Any, continuations: Any, **options: Any) -> list[Score]:
+        return [
+            Score(text="", token_ids=ids, token_logprobs=[-1.0] * len(ids), logprob=-1.0 * len(ids), score=0.0)
+            for ids in continuations
+        ]
+
+
+def test_text_and_messages_are_there_though_nobody_asked_when_it_was_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    recording = RecordingBackend(with_a_template(), path)
+    conversation.run(backend=recording)
+    asyncio.run(recording.aclose())
+    replay = ReplayBackend(path)
+    expected = conversation.run(backend=with_a_template())
+    state = conversation.run(backend=replay)
+    assert state.text() == expected.text()
+    assert "<start_of_turn>model\nHm. " in state.text()
+    assert state.messages() == expected.messages()
+    assert '{"answer": "It is 3."}' in str(state.messages())
+    # A text that was never said before, behind what was.
+    longer = conversation.run(" then", backend=replay)
+    assert longer.text() == expected.text().replace("Well", "Well then")
+    assert longer.messages()[-1] == {"role": "user", "content": "Well then"}
+
+
+def test_a_stream_of_all_that_is_said_can_be_replayed(tmp_path: Path) -> None:
+    for streams in (True, False):
+        path = tmp_path / f"{streams}.jsonl"
+        recording = RecordingBackend(with_a_template(), path)
+        state = conversation.stream(backend=recording)
+        said = "".join(state.text_iter()) if streams else ""
+        state.sync()
+        asyncio.run(recording.aclose())
+        if streams:
+            # The tools are offered behind a call: what tells of them comes before all that was streamed.
+            assert said.partition("Hello")[2] == state.text().partition("Hello")[2]
+            assert "".join(conversation.stream(backend=ReplayBackend(path)).text_iter()) == said
+        else:
+            assert conversation.run(backend=ReplayBackend(path))["sum"] == "It is 3."
+
+
+def test_a_template_that_refuses_the_turns_does_so_again(tmp_path: Path) -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        s += "Go on: " + gen("x")
+        s += user("a") + user("b")
+
+    path = tmp_path / "recording.jsonl"
+    recording = RecordingBackend(LocalBackend(SayingEngine(small_tokenizer(GEMMA, bos="<s>"), ["y"])), path)
+    state = program.run(backend=recording)
+    with pytest.raises(GenerationError) as refused:
+        state.text()
+    asyncio.run(recording.aclose())
+    with pytest.raises(GenerationError) as again:
+        program.run(backend=ReplayBackend(path)).text()
+    assert again.value.message == refused.value.message
 
 
 def test_a_replay_gives_what_was_recorded(tmp_path: Path) -> None:
