@@ -4,6 +4,7 @@ import gc
 import os
 import select
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -64,6 +65,8 @@ def main(options_text: str) -> None:
     message.
     """
     bound_openmp_spinning()
+    # As SIGTERM: an exception would end the interpreter while the engine's thread is in the middle of a step.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     options = msgspec.json.decode(options_text, type=WorkerOptions)
     # The parent's sign of our life: no process that we start may hold it open after us.
     os.set_inheritable(options.life_fd, False)
