@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ramet.runtime.server import ServerConfig
-from tests.runtime.server.speaking_server import SECONDS, Live, event_data, live
+from tests.runtime.server.speaking_server import SECONDS, Live, error_of, event_data, live
 
 LONG = {"model": "speaking", "prompt": "slow", "max_tokens": 1900, "temperature": 0}
 
@@ -35,6 +35,36 @@ def test_a_client_that_leaves_a_stream_frees_its_pages(live_server: Live) -> Non
             assert not idle(live_server)
         wait_until(lambda: idle(live_server))
     assert live_server.engine.stats().aborted_requests == 4
+
+
+def test_what_a_client_that_left_had_computed_stays_cached(live_server: Live) -> None:
+    prompt = "stone " * 200 + "slow"
+    with httpx.stream(
+        "POST",
+        f"{live_server.url}/v1/completions",
+        json={**LONG, "prompt": prompt, "max_tokens": 500, "stream": True},
+        timeout=SECONDS,
+    ) as response:
+        lines = response.iter_lines()
+        for _ in range(6):
+            next(lines)
+    wait_until(lambda: idle(live_server))
+    body = {"model": "speaking", "prompt": f"{prompt} then", "max_tokens": 2}
+    usage = httpx.post(f"{live_server.url}/v1/completions", json=body, timeout=SECONDS).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == len(prompt)
+
+
+def test_prompts_around_the_contexts_end_are_answered_or_refused_and_others_go_on(live_server: Live) -> None:
+    limit = live_server.engine.info.context_length
+    for num_tokens in (limit - 2, limit - 1, limit, limit + 1, 10 * limit):
+        body = {"model": "speaking", "prompt": [65] * num_tokens, "max_tokens": 1}
+        response = httpx.post(f"{live_server.url}/v1/completions", json=body, timeout=SECONDS)
+        if num_tokens < limit:
+            assert response.json()["usage"]["completion_tokens"] == 1
+        else:
+            assert error_of(response, 400)["code"] == "context_length_exceeded"
+        body = {"model": "speaking", "prompt": "say:x", "max_tokens": 9}
+        assert httpx.post(f"{live_server.url}/v1/completions", json=body, timeout=SECONDS).status_code == 200
 
 
 def test_a_client_that_leaves_before_the_answer_ends_its_request(live_server: Live) -> None:

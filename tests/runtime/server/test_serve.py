@@ -89,6 +89,18 @@ def test_a_server_serves_and_ends_cleanly() -> None:
     assert "Traceback" not in errors
 
 
+def test_two_servers_at_once_leave_each_other_alone() -> None:
+    body = {"model": "speaking", "prompt": "say:hi"}
+    with started() as one, started() as other:
+        assert one.url != other.url
+        for server in (one, other):
+            assert server.post(body).json()["choices"][0]["text"] == "hi"
+        one.process.send_signal(signal.SIGTERM)
+        one.process.communicate(timeout=SECONDS)
+        assert one.process.returncode == 0
+        assert other.post(body).json()["choices"][0]["text"] == "hi"
+
+
 def _metrics(server: Started) -> str:
     headers = {"authorization": "Bearer secret"}
     return httpx.get(f"{server.url}/metrics", headers=headers, timeout=SECONDS).text
