@@ -90,7 +90,7 @@ def test_a_server_serves_and_ends_cleanly() -> None:
 
 
 def test_two_servers_at_once_leave_each_other_alone() -> None:
-    body = {"model": "speaking", "prompt": "say:hi"}
+    body: dict[str, object] = {"model": "speaking", "prompt": "say:hi"}
     with started() as one, started() as other:
         assert one.url != other.url
         for server in (one, other):
