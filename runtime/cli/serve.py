@@ -35,6 +35,7 @@ def serve(
     max_resamples: given.MaxResamples = None,
     max_queued_requests: given.MaxQueuedRequests = None,
     max_programs: given.MaxPrograms = None,
+    max_sessions: given.MaxSessions = None,
     host: given.Host = None,
     port: given.Port = None,
     api_keys: given.ApiKey = None,

@@ -95,6 +95,10 @@ MaxPrograms = Annotated[
     int | None,
     typer.Option(help="Whole programs that run at once at most [64].", rich_help_panel=SCHEDULING),
 ]
+MaxSessions = Annotated[
+    int | None,
+    typer.Option(help="Sessions that one key may have open [256].", rich_help_panel=SCHEDULING),
+]
 Host = Annotated[str | None, typer.Option(help="Address to bind [127.0.0.1].", rich_help_panel=NETWORK)]
 Port = Annotated[int | None, typer.Option(help="0: a free one [8000].", rich_help_panel=NETWORK)]
 ApiKey = Annotated[

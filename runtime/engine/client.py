@@ -83,6 +83,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Spent compiling, off the engine's thread."""
     grammar_bytes: int = 0
     """Held by the caches of compiled grammars and of refusals."""
+    sessions: int = 0
+    """Those that pin a prefix in the cache."""
+    pinned_tokens: int = 0
+    """In those prefixes; what they share counts once."""
+    dropped_pins: int = 0
+    """Prefixes of sessions that gave way to requests or to other sessions."""
     resampled_answers: int = 0
     """Thrown away because they were not valid, and drawn again (JsonSchema with ``strict`` false)."""
 
@@ -158,6 +164,10 @@ class EngineClient(Protocol):
 
     def cache_outline(self, salt_prefix: str) -> CacheOutline:
         """The shape of the radix trees whose salt begins so."""
+        ...
+
+    def release_session(self, session: str) -> int:
+        """What a SessionPin of this name keeps may be evicted; how many tokens that are."""
         ...
 
     def flush_cache(self) -> int:

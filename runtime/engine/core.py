@@ -198,11 +198,17 @@ class EngineCore:
             refused_grammars=grammars.num_refused,
             grammar_seconds=grammars.seconds,
             grammar_bytes=grammars.cached_bytes,
+            sessions=counts.num_sessions,
+            pinned_tokens=counts.num_pinned_tokens,
+            dropped_pins=counts.num_dropped_pins,
             resampled_answers=self._checks.num_resamples,
         )
 
     def cache_outline(self, salt_prefix: str) -> CacheOutline:
         return self._scheduler.cache.outline(salt_prefix)
+
+    def release_session(self, session: str) -> int:
+        return self._scheduler.release_session(session)
 
     def flush_cache(self) -> int:
         """Drop every cached prefix that no running request uses; returns the tokens freed."""

@@ -14,7 +14,7 @@ from typing import Any, Self, overload
 from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.calls import Call, Collector, IncrementQueue, LiveCalls, joined_call
 from ramet.runtime.engine.client import EngineClient, EngineInfo, EngineStats
-from ramet.runtime.engine.intake import Ask, Intake
+from ramet.runtime.engine.intake import NO_CACHE_USE, Ask, CacheUse, Intake
 from ramet.runtime.engine.progress import batch_progress
 from ramet.runtime.engine.prompts import Message
 from ramet.runtime.engine.results import Output, Score
@@ -226,7 +226,7 @@ class EngineFace:
         chat_options: Mapping[str, Any] | None = None,
         tag: ProgramTag | None = None,
         priority: int = 0,
-        cache_salt: str = "",
+        cache: CacheUse = NO_CACHE_USE,
         request_id: str | None = None,
     ) -> OpenedBatch:
         """As ``astream``, for one prompt or several: one stream has the increments of all of them.
@@ -235,7 +235,15 @@ class EngineFace:
         Where one of the requests fails, the stream raises its error and the others are aborted.
         """
         ask = Ask(
-            prompts, messages, sampling_params, {}, tag, priority, cache_salt, chat_options=chat_options or {}
+            prompts,
+            messages,
+            sampling_params,
+            {},
+            tag,
+            priority,
+            cache.salt,
+            pin=cache.pin,
+            chat_options=chat_options or {},
         )
         calls, _ = await asyncio.to_thread(self._intake.calls, ask, self._new_id)
         whole = joined_call(request_id or self._new_id(), calls)
@@ -328,6 +336,10 @@ class EngineFace:
         """The shape of the radix trees whose ``cache_salt`` begins so: numbers, no tokens."""
         return self._client.cache_outline(salt_prefix)
 
+    def release_session(self, session: str) -> int:
+        """What requests with a SessionPin of this name keep may be evicted; how many tokens that are."""
+        return self._client.release_session(session)
+
     def flush_cache(self) -> int:
         """Drop every cached prefix that no running request uses; returns the tokens freed."""
         return self._client.flush_cache()
@@ -379,7 +391,10 @@ class EngineFace:
     def _collect(self, calls: list[Call], *, keep_errors: bool, progress: bool) -> Collector:
         sink = ThreadSink()
         collector = Collector(calls)
-        with self._running(calls, sink), batch_progress(len(calls), wanted=progress) as show:
+        with (
+            self._running(calls, sink, apart=keep_errors),
+            batch_progress(len(calls), wanted=progress) as show,
+        ):
             while not collector.done:
                 collector.add(sink.get(), keep_errors=keep_errors)
                 show(collector.num_finished)
@@ -388,17 +403,23 @@ class EngineFace:
     async def _acollect(self, calls: list[Call], *, keep_errors: bool) -> Collector:
         sink = AsyncSink()
         collector = Collector(calls)
-        with self._running(calls, sink):
+        with self._running(calls, sink, apart=keep_errors):
             while not collector.done:
                 collector.add(await sink.get(), keep_errors=keep_errors)
         return collector
 
     @contextmanager
-    def _running(self, calls: list[Call], sink: ThreadSink | AsyncSink) -> Iterator[None]:
-        """Submits the calls; an error, a cancellation or Ctrl-C inside aborts what still runs of them."""
+    def _running(
+        self, calls: list[Call], sink: ThreadSink | AsyncSink, *, apart: bool = False
+    ) -> Iterator[None]:
+        """Submits the calls; an error, a cancellation or Ctrl-C inside aborts what still runs of them.
+
+        ``apart``: one that the engine refuses does not keep the others from it.
+        """
         self._live.claim(calls)
         try:
-            self._client.submit([item for call in calls for item in call.inputs], sink)
+            for inputs in [call.inputs for call in calls] if apart else [[item for call in calls for item in call.inputs]]:
+                self._client.submit(inputs, sink)
             yield
         except BaseException:
             sink.close()

@@ -8,8 +8,22 @@ from typing import Any
 from ramet.runtime.engine import prompts as checks
 from ramet.runtime.engine.calls import Call, in_batch
 from ramet.runtime.engine.client import EngineInfo
-from ramet.runtime.protocol import GenerateInput, InvalidRequestError, ProgramTag, SamplingParams
+from ramet.runtime.protocol import GenerateInput, InvalidRequestError, ProgramTag, SamplingParams, SessionPin
 from ramet.runtime.tokenizer import Tokenizer, encode_chat
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """How requests use the radix cache."""
+
+    salt: str = ""
+    """Prefixes are shared only between requests of the same salt."""
+    pin: SessionPin | None = None
+    """What each of them leaves there."""
+
+
+NO_CACHE_USE = CacheUse()
+"""As everybody uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +38,8 @@ class Ask:
     priority: int = 0
     cache_salt: str = ""
     request_id: str | None = None
+    pin: SessionPin | None = None
+    """What each of the requests leaves in the cache."""
     chat_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of encode_chat: tools, continue_final_message."""
 
@@ -140,6 +156,7 @@ def make_call(
             cache_salt=ask.cache_salt,
             tag=tag,
             continuations=list(continuations),
+            pin=ask.pin,
         )
         for index, child in enumerate(children)
     )

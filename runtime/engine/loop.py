@@ -51,6 +51,8 @@ class Core(Protocol):
 
     def cache_outline(self, salt_prefix: str) -> CacheOutline: ...
 
+    def release_session(self, session: str) -> int: ...
+
     def flush_cache(self) -> int: ...
 
     def check_integrity(self) -> None: ...
@@ -136,6 +138,9 @@ class EngineLoop:
 
     def cache_outline(self, salt_prefix: str) -> CacheOutline:
         return self.call(lambda core: core.cache_outline(salt_prefix))
+
+    def release_session(self, session: str) -> int:
+        return self.call(lambda core: core.release_session(session))
 
     def flush_cache(self) -> int:
         return self.call(lambda core: core.flush_cache())

@@ -10,7 +10,7 @@ from ramet.runtime.engine.client import EngineInfo
 from ramet.runtime.protocol import EngineDeadError, GenerateInput, TextOutput
 from ramet.runtime.tokenizer import TokenizerSpec
 
-CallName = Literal["stats", "flush_cache", "check_integrity", "heartbeat", "cache_outline"]
+CallName = Literal["stats", "flush_cache", "check_integrity", "heartbeat", "cache_outline", "release_session"]
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Call(msgspec.Struct, frozen=True, tag=True):
     call_id: int
     name: CallName
     argument: str = ""
-    """Of a cache_outline: what salts begin with."""
+    """Of a cache_outline: what salts begin with. Of a release_session: the session."""
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):

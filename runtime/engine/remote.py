@@ -159,6 +159,9 @@ class RemoteClient:
     def cache_outline(self, salt_prefix: str) -> CacheOutline:
         return self._call("cache_outline", CacheOutline, salt_prefix)
 
+    def release_session(self, session: str) -> int:
+        return self._call("release_session", int, session)
+
     def flush_cache(self) -> int:
         return self._call("flush_cache", int)
 

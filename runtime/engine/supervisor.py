@@ -134,6 +134,9 @@ class SupervisedClient:
     def cache_outline(self, salt_prefix: str) -> CacheOutline:
         return self._ask(lambda client: client.cache_outline(salt_prefix))
 
+    def release_session(self, session: str) -> int:
+        return self._ask(lambda client: client.release_session(session))
+
     def flush_cache(self) -> int:
         return self._ask(RemoteClient.flush_cache)
 

@@ -199,6 +199,7 @@ def _call(loop: EngineLoop, call: Call, replies: Replies) -> None:
     functions: dict[CallName, Callable[[Core], Any]] = {
         "stats": lambda core: core.stats(),
         "cache_outline": lambda core: core.cache_outline(call.argument),
+        "release_session": lambda core: core.release_session(call.argument),
         "flush_cache": lambda core: core.flush_cache(),
         "check_integrity": lambda core: core.check_integrity(),
         # Whoever asks wants to know that a step has ended.

@@ -35,6 +35,17 @@ class ProgramTag(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, seconds, after which the answer is of no use."""
 
 
+class SessionPin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request leaves in the radix cache for its session: see ``scheduler.session_pins``."""
+
+    session: str
+    """The session's name, unique among those of all tenants."""
+    seconds: float
+    """How long the prefix stays after the request's end, unless the session goes on or is closed."""
+    max_tokens: int
+    """Most tokens of it that stay."""
+
+
 class GenerateInput(msgspec.Struct, frozen=True, kw_only=True):
     """One tokenised request as the engine's core takes it (n == 1: the client expands n)."""
 
@@ -49,6 +60,8 @@ class GenerateInput(msgspec.Struct, frozen=True, kw_only=True):
     continuations: list[list[int]] = []
     """Where there are any, the request gives their scores instead of an answer: see TextOutput.scores. Each
     node of their trie behind ``token_ids`` is computed once."""
+    pin: SessionPin | None = None
+    """Keeps the whole of it in the cache once it has ended by itself, as its session's prefix."""
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True):

@@ -129,6 +129,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Prefixes are shared only between requests of the same salt."""
     request_id: str | None = None
     """Names the request in logs and metrics; None: the server draws one."""
+    session: str | None = None
+    """Of /v1/sessions: the whole of it stays in the cache when it has ended."""
     model: str | None = None
     """Refused where the server runs another one; None: whatever it runs."""
 

@@ -1,7 +1,9 @@
 """KVPages: moves pages between the free list, the radix tree and the requests."""
 
 from ramet.runtime.cache import KvState, RadixCache
+from ramet.runtime.protocol import SessionPin
 from ramet.runtime.scheduler.request import Request
+from ramet.runtime.scheduler.session_pins import SessionPins
 
 
 class KVPages:
@@ -12,9 +14,11 @@ class KVPages:
     changes to the tree's page after the step.
     """
 
-    def __init__(self, cache: RadixCache, *, share: bool) -> None:
-        """``share`` False: the tree stays empty, all pages are the requests' own."""
+    def __init__(self, cache: RadixCache, pins: SessionPins, *, share: bool) -> None:
+        """``pins``: give way to requests that run. ``share`` False: the tree stays empty, all pages are the
+        requests' own."""
         self._cache = cache
+        self._pins = pins
         self._allocator = cache.allocator
         self._page_size = cache.allocator.page_size
         self._share = share
@@ -82,12 +86,18 @@ class KVPages:
         shortage = num_missing - self._allocator.num_free
         if shortage > 0:
             if shortage > self._cache.num_evictable_pages:
+                self._pins.give_way(num_missing)
+            if shortage > self._cache.num_evictable_pages:
                 return False
             self._cache.evict(shortage)
         pages = self._allocator.allocate(num_missing)
         assert pages is not None
         request.pages += pages
         return True
+
+    def make_room(self, num_tokens: int) -> None:
+        """Sessions give way until there are pages for so many tokens, or none is left."""
+        self._pins.give_way(-(-num_tokens // self._page_size))
 
     def publish(self, request: Request, num_tokens: int) -> None:
         """The step that is being made up computes ``history[:num_tokens]``: its whole pages enter the tree now,
@@ -118,10 +128,11 @@ class KVPages:
             request.num_sent_pages = min(request.num_sent_pages, *request.duplicates)
             request.duplicates = {}
 
-    def release(self, request: Request, *, keep: bool) -> None:
-        """The request gives everything up. ``keep``: the whole pages that it computed go to the tree."""
+    def release(self, request: Request, *, keep: bool, pin: SessionPin | None = None) -> None:
+        """The request gives everything up. ``keep``: the whole pages that it computed go to the tree.
+        ``pin``: and stay there for a session."""
         self.settle(request)
-        node = request.node
+        node = end = request.node
         num_kept = request.num_tree_pages
         if keep and node is not None and request.num_computed_tokens // self._page_size > num_kept:
             num_kept = request.num_computed_tokens // self._page_size
@@ -135,7 +146,10 @@ class KVPages:
                 state=KvState.VERIFIED,
             )
             self._allocator.free(request.pages[index] for index in result.duplicates)
+            end = result.node
         self._allocator.free(request.pages[num_kept:])
+        if end is not None and keep and pin is not None:
+            self._pins.pin(pin, end)
         if node is not None:
             self._cache.unlock(node)
         request.pages = []

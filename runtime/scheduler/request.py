@@ -13,6 +13,7 @@ from ramet.runtime.protocol import (
     ProgramTag,
     RequestStats,
     SamplingParams,
+    SessionPin,
     TokenLogprobs,
 )
 from ramet.runtime.scheduler.batch import NO_TARGETS, Targets
@@ -58,6 +59,7 @@ class Request:
     priority: int = 0
     cache_salt: str = ""
     tag: ProgramTag = NO_TAG
+    pin: SessionPin | None = None
     matcher: GrammarMatcher | None = None
     guide: Guide | None = None
     """Around the matcher, and there exactly while that is, from when the request waits to be admitted."""
@@ -139,6 +141,7 @@ class Request:
             priority=source.priority,
             cache_salt=source.cache_salt,
             tag=source.tag,
+            pin=source.pin,
             matcher=matcher,
             targets=targets,
             prompt_logprobs=[None] * num_prompt_tokens if wants_logprobs else None,

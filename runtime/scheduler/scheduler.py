@@ -8,7 +8,14 @@ from ramet.runtime.cache import PageAccountingError, PageAllocator, RadixCache
 from ramet.runtime.grammar.backend import GrammarMatcher
 from ramet.runtime.grammar.guide import Guide, MaskWork
 from ramet.runtime.grammar.service import JobThreads
-from ramet.runtime.protocol import FinishReason, InvalidRequestError, Prefix, RametError, TokenOutput
+from ramet.runtime.protocol import (
+    FinishReason,
+    InvalidRequestError,
+    Prefix,
+    RametError,
+    SessionPin,
+    TokenOutput,
+)
 from ramet.runtime.scheduler.admission import check_request
 from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
 from ramet.runtime.scheduler.commit import (
@@ -23,6 +30,7 @@ from ramet.runtime.scheduler.kv_pages import KVPages
 from ramet.runtime.scheduler.policy import LongestPrefixMatch, OrderingPolicy
 from ramet.runtime.scheduler.request import NO_SLOT, Request, RequestStatus
 from ramet.runtime.scheduler.rows import RowBuilder
+from ramet.runtime.scheduler.session_pins import SessionPins
 from ramet.runtime.scheduler.stats import Counts, SchedulerStats
 from ramet.runtime.scheduler.waiting import WaitingQueue
 
@@ -79,7 +87,8 @@ class Scheduler:
         self._policy: OrderingPolicy = LongestPrefixMatch() if policy is None else policy
         self._model_stop_ids = frozenset(stop_token_ids)
         self._clock = clock
-        self._pages = KVPages(cache, share=config.enable_prefix_cache)
+        self._pins = SessionPins(cache, clock)
+        self._pages = KVPages(cache, self._pins, share=config.enable_prefix_cache)
         self._proposer = proposer
         self._mask_work = MaskWork(JobThreads("mask", 0)) if mask_work is None else mask_work
         self._row_builder = RowBuilder(self._pages, config.vocab_size, proposer)
@@ -119,6 +128,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         counts = self._counts
+        self._pins.expire()
         return SchedulerStats(
             num_waiting=len(self._waiting),
             num_compiling=len(self._compiling),
@@ -134,6 +144,9 @@ class Scheduler:
             num_late_masks=counts.late,
             num_preemptions=counts.preemptions,
             num_finished=counts.finished,
+            num_sessions=self._pins.num_sessions,
+            num_pinned_tokens=self._pins.num_tokens,
+            num_dropped_pins=self._pins.num_dropped,
             cache=self._cache.stats,
         )
 
@@ -211,6 +224,14 @@ class Scheduler:
             return False
         self._end(request, reason, keep=True)
         return True
+
+    def release_session(self, session: str) -> int:
+        """What the session has pinned may be evicted, and its running requests pin nothing; how many tokens."""
+        for request in self._requests.values():
+            if request.pin is not None and request.pin.session == session:
+                request.pin = None
+        self._is_blocked = False
+        return self._pins.release(session)
 
     # -- Steps -----------------------------------------------------------------------------------------------
 
@@ -303,7 +324,7 @@ class Scheduler:
                 raise PageAccountingError(f"request {request.request_id!r} waits and holds pages")
         self._cache.check_integrity(
             held_pages=[page for request in running for page in self._pages.own_pages(request)],
-            handles=[request.node for request in running if request.node is not None],
+            handles=[*self._pins.nodes(), *(request.node for request in running if request.node is not None)],
         )
 
     # -- Making up a step ------------------------------------------------------------------------------------
@@ -356,10 +377,12 @@ class Scheduler:
             return
         num_reserved = sum(map(self._num_pages_to_come, self._running))
         for request in self._waiting.candidates(self._policy, self._pages.prefix_length):
-            cost = self._pages.admission_cost(request, self._num_wanted_tokens(request))
-            if cost > self._pages.num_available - num_reserved and self._running:
-                self._is_blocked = True
-                return
+            num_wanted = self._num_wanted_tokens(request)
+            if self._pages.admission_cost(request, num_wanted) > self._pages.num_available - num_reserved:
+                if self._running:
+                    self._is_blocked = True
+                    return
+                self._pages.make_room(num_wanted)
             self._start(request)
             self._add_chunk(request, step)
             num_reserved += self._num_pages_to_come(request)
@@ -527,7 +550,8 @@ class Scheduler:
     def _end(self, request: Request, reason: FinishReason, *, keep: bool) -> None:
         self._check_between_steps()
         if request.status is RequestStatus.RUNNING:
-            self._leave(request, keep=keep)
+            ended = reason in (FinishReason.STOP, FinishReason.LENGTH)
+            self._leave(request, keep=keep, pin=request.pin if ended else None)
         elif request.status is RequestStatus.GRAMMAR:
             del self._compiling[request.request_id]
         else:
@@ -543,9 +567,9 @@ class Scheduler:
         self._counts.finished += 1
         del self._requests[request.request_id]
 
-    def _leave(self, request: Request, *, keep: bool) -> None:
+    def _leave(self, request: Request, *, keep: bool, pin: SessionPin | None = None) -> None:
         """Stop running: everything it held is free or in the tree."""
-        self._pages.release(request, keep=keep)
+        self._pages.release(request, keep=keep, pin=pin)
         self._running.remove(request)
         self._free_slots.append(request.slot)
         request.slot = NO_SLOT

@@ -27,6 +27,11 @@ class SchedulerStats:
     num_late_masks: int
     num_preemptions: int
     num_finished: int
+    num_sessions: int
+    """Those that pin a prefix."""
+    num_pinned_tokens: int
+    num_dropped_pins: int
+    """Pins that gave way to requests, or to those of other sessions."""
     cache: CacheStats
 
 

@@ -23,6 +23,7 @@ from ramet.runtime.server import (
     page_route,
     programs_route,
     responses_route,
+    session_routes,
 )
 from ramet.runtime.server.chat_chunks import ChatCompletion
 from ramet.runtime.server.chat_prompt import ChatModel
@@ -77,6 +78,9 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
         programs_route.take_tool_results,
         (programs.ToolResults,),
     ),
+    ("/v1/sessions", session_routes.open_session, (session_routes.OpenSession,)),
+    ("/open_session", session_routes.sglang_open, (session_routes.SglangOpenSession,)),
+    ("/close_session", session_routes.sglang_close, (session_routes.SglangCloseSession,)),
     (wire.GENERATE_ROUTE, native_routes.generate, (wire.GenerateRequest,)),
     (wire.SCORE_ROUTE, native_routes.score, (wire.ScoreRequest,)),
     (wire.ENCODE_CHAT_ROUTE, native_routes.encode, (wire.EncodeChatRequest,)),
@@ -95,12 +99,15 @@ _NOT_HERE = {
 _DELETE: tuple[tuple[str, Endpoint], ...] = (
     ("/v1/responses/{response_id}", responses_route.delete_response),
     (f"{programs.PROGRAMS_ROUTE}/{{program_id}}", programs_route.cancel_program),
+    ("/v1/sessions/{session_id}", session_routes.delete_session),
 )
 _GET: tuple[tuple[str, Endpoint], ...] = (
     (wire.HEALTH_ROUTE, operations.health),
     ("/ready", operations.ready),
     ("/v1/responses/{response_id}", responses_route.stored_response),
     ("/v1/responses/{response_id}/input_items", responses_route.stored_input),
+    ("/v1/sessions", session_routes.list_sessions),
+    ("/v1/sessions/{session_id}", session_routes.get_session),
     ("/v1/models", operations.models),
     ("/v1/models/{model:path}", operations.model),
     (wire.MODEL_INFO_ROUTE, operations.model_info),

@@ -29,6 +29,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_programs: int = 64
     """Whole programs that run at once at most; more are refused with 429. Their calls queue as all others.
     0: none are taken."""
+    max_sessions: int = 256
+    """Sessions that one key may have open; more are refused with 429."""
     max_body_bytes: int = 32 << 20
     max_json_depth: int = 64
     """Objects and lists inside of one another in a request."""
@@ -63,6 +65,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_int("port", self.port, 0, MAX_PORT)
         _check_int("max_queued_requests", self.max_queued_requests, 0, 1 << 20)
         _check_int("max_programs", self.max_programs, 0, 1 << 16)
+        _check_int("max_sessions", self.max_sessions, 0, 1 << 16)
         _check_int("max_body_bytes", self.max_body_bytes, 1024, 1 << 32)
         _check_int("max_json_depth", self.max_json_depth, 8, 200)
         _check_int("keep_alive_timeout", self.keep_alive_timeout, 0, 86400)

@@ -11,6 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from ramet.runtime.engine import EngineFace, Increment
+from ramet.runtime.engine.intake import CacheUse
 from ramet.runtime.engine.streams import OpenedBatch
 from ramet.runtime.protocol import FinishReason, InvalidRequestError, ProgramTag, RametError, SamplingParams
 from ramet.runtime.server.activity import Activity
@@ -23,6 +24,7 @@ from ramet.runtime.server.errors import (
     overloaded,
 )
 from ramet.runtime.server.metrics import ServerMetrics
+from ramet.runtime.server.sessions import Session, Sessions
 from ramet.runtime.server.shared_fields import RoutingFields
 from ramet.runtime.server.tenants import Tenant
 from ramet.runtime.server.tracing import AnswerSpan, AnswerStart, NoTracing, Tracing
@@ -31,6 +33,7 @@ MAX_RETRY_SECONDS = 60
 MAX_SHOWN = 100
 """Live requests that are told of at once, the latest ones."""
 NO_PROGRAM = ProgramTag()
+NOBODY = Tenant()
 _SMOOTHING = 0.1
 """Weight of the latest answer in the running mean of their times."""
 
@@ -52,6 +55,9 @@ class Job:
     """Seconds; None: the server's own limit."""
     operation: str = "text_completion"
     """For traces: that, or chat."""
+    session: str | None = None
+    """Of the tenant's: where its conversation's prefix is kept."""
+    tenant: Tenant = NOBODY
 
     @classmethod
     def routed(
@@ -83,6 +89,8 @@ class Job:
             request_id=None if routing.request_id is None else tenant.request_id(routing.request_id),
             timeout=routing.timeout,
             operation=operation,
+            session=routing.session,
+            tenant=tenant,
         )
 
     @property
@@ -135,6 +143,7 @@ class Gateway:
         self._open: set[Answers] = set()
         self._mean_seconds = 1.0
         self.activity = Activity()
+        self.sessions = Sessions(config.max_sessions)
         self.live = 0
         self.is_draining = False
 
@@ -142,13 +151,18 @@ class Gateway:
         """Submits the job and waits for its first increment, so that what the engine refuses is known here.
 
         Raises:
-            HttpError: no room (429), too many answers at once (400), shutting down (503), too late (504).
+            HttpError: no room (429), too many answers at once (400), shutting down (503), too late (504), or
+                there is no such session (404).
             RametError: the engine refused the request or failed.
         """
         self._check_room(job.num_answers)
         timeout = min(job.timeout or math.inf, self._config.request_timeout)
+        session = None if job.session is None else self.sessions.get(job.tenant, job.session)
         span = self._tracing.answer(AnswerStart(job.operation, job.params, job.tag, job.num_answers))
         answers = Answers(self, job, timeout, self._metrics, span)
+        if session is not None:
+            answers.session = session
+            self.sessions.begin(session)
         self._open.add(answers)
         self._count(job.num_answers)
         try:
@@ -199,6 +213,8 @@ class Gateway:
     def leave(self, answers: "Answers", num_answers: int) -> None:
         """Called by Answers when they are closed, once."""
         self._open.discard(answers)
+        if answers.session is not None:
+            self.sessions.end(answers.session)
         self._count(-num_answers)
 
     def took(self, seconds: float) -> None:
@@ -227,6 +243,7 @@ class Answers:
         self, gateway: Gateway, job: Job, timeout: float, metrics: ServerMetrics, span: AnswerSpan
     ) -> None:
         self.job = job
+        self.session: Session | None = None
         self.prompt_token_ids: list[list[int]] = []
         """Of each prompt; known once started."""
         self._gateway: Gateway | None = gateway
@@ -278,7 +295,7 @@ class Answers:
             chat_options=job.chat_options,
             tag=job.tag,
             priority=job.priority,
-            cache_salt=job.cache_salt,
+            cache=CacheUse(job.cache_salt, None if self.session is None else self.session.pin()),
             request_id=job.request_id,
         )
         self.prompt_token_ids = self._opened.prompt_token_ids

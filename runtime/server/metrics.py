@@ -104,6 +104,8 @@ class _EngineCollector(Collector):
             ),
             "ramet_grammar_cache_bytes": ("Held by compiled grammars and refusals.", stats.grammar_bytes),
             "ramet_cache_hit_ratio": ("Share of prompt tokens from the radix cache.", stats.hit_rate),
+            "ramet_sessions": ("Sessions that keep a prefix in the cache.", stats.sessions),
+            "ramet_session_pinned_tokens": ("Tokens that sessions keep there.", stats.pinned_tokens),
             "ramet_kv_page_size_tokens": ("Tokens of a KV page.", stats.page_size),
         }
         for name, (text, value) in gauges.items():
@@ -113,6 +115,7 @@ class _EngineCollector(Collector):
                 "Answers that were not valid and drawn again.",
                 stats.resampled_answers,
             ),
+            "ramet_session_pins_dropped": ("Prefixes of sessions that gave way.", stats.dropped_pins),
             "ramet_prompt_tokens": ("Prompt tokens of requests that ran.", stats.prompt_tokens),
             "ramet_cached_tokens": ("Prompt tokens from the radix cache.", stats.cached_tokens),
             "ramet_generation_tokens": ("Generated tokens.", stats.output_tokens),

@@ -54,6 +54,8 @@ async def generate(request: Request) -> Response:
             cache_salt=tenant.salted(asked.cache_salt),
             request_id=None if asked.request_id is None else tenant.request_id(asked.request_id),
             operation="text_completion" if asked.input.messages is None else "chat",
+            session=asked.session,
+            tenant=tenant,
         )
     except RametError as error:
         raise native_error(error) from error

@@ -124,6 +124,7 @@ async def stats(request: Request) -> Response:
             "engine": {**msgspec.to_builtins(counters), "hit_rate": counters.hit_rate},
             "server": {
                 "live_answers": state.gateway.live,
+                "sessions": len(state.gateway.sessions),
                 "live_programs": state.program_runs.num_live,
                 "started_programs": state.program_runs.num_started,
                 "draining": state.gateway.is_draining,

@@ -50,6 +50,7 @@ ELSEWHERE: Mapping[str, str] = {
     "grammar": "ebnf, regex, choice, structural_tag or response_format",
     "min_new_tokens": "min_tokens",
     "rid": "request_id",
+    "session_params": "session, the id of one of /v1/sessions; send the whole conversation",
     "include_stop_str_in_output": "include_stop",
     "sampling_seed": "seed",
     "enable_thinking": "chat_template_kwargs",
@@ -109,6 +110,8 @@ class RoutingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """For /abort; the answer's id is it."""
     timeout: float | None = None
     """Seconds after which the request ends with an error."""
+    session: str | None = None
+    """Of /v1/sessions: the conversation's prefix stays in the cache when the request has ended."""
     program: ProgramTag = ProgramTag()
     """The program, branch and step that the request is a call of."""
 

@@ -111,6 +111,7 @@ def test_a_call_returns_or_raises(loop: EngineLoop) -> None:
         raise KeyError("x")
 
     assert loop.cache_outline("ab").num_nodes == 2
+    assert loop.release_session("mine") == 4
     assert loop.flush_cache() == 7
     assert loop.call(lambda core: core.has_work()) is False
     with pytest.raises(KeyError):

@@ -363,3 +363,4 @@ def test_a_fork_is_refused_at_once_and_harms_nothing() -> None:
 
 def test_the_cache_has_an_outline(engine: EngineProcess) -> None:
     assert engine.cache_outline("abc").num_nodes == 3
+    assert engine.release_session("mine") == 4

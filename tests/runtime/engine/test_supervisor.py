@@ -72,6 +72,7 @@ def test_streams_go_on_where_they_stopped(engine: EngineProcess) -> None:
         assert increments[-1].stats is not None
     assert engine.generate("y", max_tokens=2).text == "0 1 "
     assert engine.cache_outline("abc").num_nodes == 3
+    assert engine.release_session("mine") == 4
     engine.check_integrity()
 
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import msgspec
+
 from ramet.runtime.cache import LfuEviction, PageAllocator, RadixCache
-from ramet.runtime.protocol import FinishReason, GenerateInput, TokenOutput
+from ramet.runtime.protocol import FinishReason, GenerateInput, SessionPin, TokenOutput
 from ramet.runtime.scheduler import (
     BatchRow,
     Fcfs,
@@ -182,6 +184,12 @@ class Simulation:
             self.end(request_id, FinishReason.STOP)
         self.check()
 
+    def release(self, session: str) -> None:
+        """A session is closed."""
+        before = self.scheduler.stats()
+        assert self.scheduler.release_session(session) <= before.num_pinned_tokens
+        self.check()
+
     def check(self) -> None:
         self.scheduler.check_integrity()
 
@@ -195,13 +203,19 @@ class Simulation:
                 break
             self.step()
         assert set(self.endings) == set(self.requests)
+        for session in SESSIONS:
+            self.release(session)
         stats = self.scheduler.stats()
+        assert (stats.num_sessions, stats.num_pinned_tokens) == (0, 0)
         assert stats.num_free_pages + stats.cache.num_cached_pages == self.config.num_pages
         assert (stats.num_waiting, stats.num_running, stats.cache.num_locked_pages) == (0, 0, 0)
         assert stats.num_finished == len(self.requests)
         if reset:
             self.scheduler.cache.reset()
             assert self.scheduler.cache.allocator.num_free == self.config.num_pages
+
+
+SESSIONS = ("alpha", "beta")
 
 
 def random_source(rng: Random, request_id: str, config: SchedulerConfig) -> GenerateInput:
@@ -222,12 +236,21 @@ def random_source(rng: Random, request_id: str, config: SchedulerConfig) -> Gene
     if rng.random() < 0.3:
         params["prompt_logprobs"] = 0
         params["prompt_logprobs_start"] = rng.choice([0, 1, rng.randrange(60)])
-    return make_input(
+    source = make_input(
         request_id,
         prompt,
         priority=rng.choice([0, 0, 0, 1, -1]),
         salt=rng.choice(["", "", "tenant"]),
         **params,
+    )
+    return msgspec.structs.replace(source, pin=random_pin(rng))
+
+
+def random_pin(rng: Random) -> SessionPin | None:
+    if rng.random() < 0.6:
+        return None
+    return SessionPin(
+        session=rng.choice(SESSIONS), seconds=rng.choice([2.0, 1e6, 1e6]), max_tokens=rng.choice([7, 1000])
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ramet.runtime.cache import PageAllocator, RadixCache
 from ramet.runtime.scheduler import Request
 from ramet.runtime.scheduler.kv_pages import KVPages
+from ramet.runtime.scheduler.session_pins import SessionPins
 from tests.runtime.scheduler.fakes import make_input
 
 PAGE_SIZE = 2
@@ -20,7 +21,7 @@ class Pool:
 
     def __init__(self, num_pages: int = 8, *, share: bool = True) -> None:
         self.cache = RadixCache(PageAllocator(num_pages, PAGE_SIZE))
-        self.pages = KVPages(self.cache, share=share)
+        self.pages = KVPages(self.cache, SessionPins(self.cache, lambda: 0.0), share=share)
         self.requests: list[Request] = []
 
     def waiting(self, token_ids: Sequence[int], salt: str = "") -> Request:

@@ -14,6 +14,7 @@ from ramet.runtime.scheduler import BatchRow, Request, RowResult
 from ramet.runtime.scheduler.batch import with_mask
 from ramet.runtime.scheduler.kv_pages import KVPages
 from ramet.runtime.scheduler.rows import RowBuilder
+from ramet.runtime.scheduler.session_pins import SessionPins
 from tests.runtime.scheduler.fakes import TurnMatcher, make_input
 
 VOCAB_SIZE, EOS, PAGE_SIZE = 40, 7, 2
@@ -50,7 +51,8 @@ class Rows:
         matcher: TurnMatcher | None = None,
         **params: Any,
     ) -> None:
-        self.pages = KVPages(RadixCache(PageAllocator(num_pages, PAGE_SIZE)), share=True)
+        cache = RadixCache(PageAllocator(num_pages, PAGE_SIZE))
+        self.pages = KVPages(cache, SessionPins(cache, lambda: 0.0), share=True)
         self.proposer = FixedProposer(drafts)
         self.builder = RowBuilder(self.pages, VOCAB_SIZE, self.proposer)
         source = make_input("a", [1, 2, 3, 4, 5], seed=9, **params)

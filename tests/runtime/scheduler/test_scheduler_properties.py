@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ramet.runtime.protocol import FinishReason
 from tests.runtime.scheduler.simulation import (
+    SESSIONS,
     Simulation,
     random_matcher,
     random_source,
@@ -82,6 +83,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 20))
     def finish(self, index: int) -> None:
         self.simulation.finish(f"r{index}")
+
+    @rule(session=st.sampled_from(SESSIONS))
+    def close(self, session: str) -> None:
+        self.simulation.release(session)
 
     def teardown(self) -> None:
         if hasattr(self, "simulation"):
