@@ -83,7 +83,9 @@ class ChatModel:
         shown = [tool.source for tool in choice.tools] or None
         enforced = None
         if choice.tools:
-            enforced = enforcement(choice, self.tool_format, self.grammars, wanted)
+            enforced = enforcement(
+                choice, self.tool_format, self.grammars, wanted, self.tokenizer.special_tokens
+            )
             if not self.tokenizer.chat_template.supports_tools:
                 messages = with_description(messages, describe(choice.tools, self.tool_format))
                 shown = None

@@ -1,6 +1,7 @@
 """What holds the model to the tools' schemas: a grammar, and what the prompt already begins for it."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,9 +37,14 @@ class Enforcement:
 
 
 def enforcement(
-    choice: ToolChoice, format: ToolFormat, grammars: frozenset[str], wanted: GrammarSpec | None
+    choice: ToolChoice,
+    format: ToolFormat,
+    grammars: frozenset[str],
+    wanted: GrammarSpec | None,
+    control_tokens: Collection[str] = (),
 ) -> Enforcement:
     """``grammars``: kinds that the engine enforces. ``wanted``: the constraint that the request has besides.
+    ``control_tokens``: texts of the model's own, which a grammar of text does not let through.
 
     A forced call is always constrained: the prompt ends with the format's marker, and the rest is JSON. Free
     text or a call (``auto``) is constrained where the engine can; where it cannot, tools that are ``strict``
@@ -62,8 +68,8 @@ def enforcement(
         return _forced(choice, format)
     if wanted is not None:
         return _beside(choice, format, wanted)
-    if "structural_tag" in grammars and (format.end or not format.begin):
-        return Enforcement(format, _text_or_calls(choice, format))
+    if "structural_tag" in grammars:
+        return Enforcement(format, _text_or_calls(choice, format, control_tokens))
     strict = next((tool for tool in choice.tools if tool.strict), None)
     if strict is not None:
         raise UnsupportedConstraintError(
@@ -124,12 +130,18 @@ def replace_schema(spec: JsonSchema, schema: dict[str, Any]) -> JsonSchema:
     return msgspec.structs.replace(spec, schema=JsonSchema.of(schema).schema)
 
 
-def _text_or_calls(choice: ToolChoice, format: ToolFormat) -> StructuralTag:
-    """Free text in which every marker is followed by a valid call and the end marker; without markers, either
-    text that does not begin like JSON, or calls.
+def _text_or_calls(choice: ToolChoice, format: ToolFormat, control_tokens: Collection[str]) -> StructuralTag:
+    """Free text in which every marker is followed by a valid call and the end marker; without an end marker,
+    text and then calls; without any, either text that does not begin like JSON, or calls.
     """
     content: dict[str, Any]
-    if format.begin:
+    if format.begin and not format.end:
+        text = {"type": "any_text", "excludes": [format.begin]}
+        if format.begin in control_tokens:
+            text = {"type": "any_text"}
+        calls = _calls_at_the_end(choice, format, control_tokens)
+        content = {"type": "or", "elements": [{"type": "sequence", "elements": [text, *calls]}, text]}
+    elif format.begin:
         tag = {
             "begin": format.begin + "\n",
             "content": {"type": "json_schema", "json_schema": _any_call(choice, format)},
@@ -151,6 +163,42 @@ def _text_or_calls(choice: ToolChoice, format: ToolFormat) -> StructuralTag:
             ],
         }
     return StructuralTag(json.dumps({"type": "structural_tag", "format": content}, ensure_ascii=False))
+
+
+def _calls_at_the_end(
+    choice: ToolChoice, format: ToolFormat, control_tokens: Collection[str]
+) -> list[dict[str, Any]]:
+    """From the first marker to the answer's end."""
+
+    def marker(text: str) -> dict[str, Any]:
+        if text in control_tokens:
+            return {"type": "token", "token": text}
+        return {"type": "const_string", "value": text}
+
+    if not format.named_before:
+        calls = {"type": "json_schema", "json_schema": calls_schema(choice, format)}
+        return [marker(format.begin), _optional_space(), calls]
+    named = [
+        {
+            "type": "sequence",
+            "elements": [
+                {"type": "const_string", "value": tool.name},
+                marker(format.named_before),
+                {"type": "json_schema", "json_schema": tool.parameters},
+            ],
+        }
+        for tool in choice.tools
+    ]
+    call = {"type": "or", "elements": named}
+    if not choice.parallel:
+        return [marker(format.begin), call]
+    more = {"type": "sequence", "elements": [marker(format.begin), call]}
+    return [marker(format.begin), call, {"type": "star", "content": more}]
+
+
+def _optional_space() -> dict[str, Any]:
+    """Models write one before a list, or none."""
+    return {"type": "optional", "content": {"type": "const_string", "value": " "}}
 
 
 def _any_call(choice: ToolChoice, format: ToolFormat) -> dict[str, Any]:
