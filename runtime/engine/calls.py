@@ -142,11 +142,14 @@ class Collector:
         return self.num_finished == len(self._calls)
 
     def add(self, delivery: Delivery, *, keep_errors: bool) -> None:
-        """Raises what a Failure says, and without ``keep_errors`` the error of a request that did not
-        succeed.
+        """Raises what a Failure says, and the error of a request that did not succeed; with ``keep_errors``
+        only where the fault is not one call's. Each call was submitted by itself then.
         """
         if isinstance(delivery, Failure):
-            raise refusal(self._calls, delivery)
+            refused = self._refused(delivery) if keep_errors else []
+            if not refused:
+                raise refusal(self._calls, delivery)
+            delivery = refused
         for output in delivery:
             answer = self._answers[output.request_id]
             answer.add(output)
@@ -157,6 +160,20 @@ class Collector:
             error = None if keep_errors else failure_of(output)
             if error is not None:
                 raise in_batch(error, answer.call_index, len(self._calls))
+
+    def _refused(self, failure: Failure) -> list[TextOutput]:
+        """The ends of the answers of the call that was refused; [] where it is no call's fault."""
+        return [
+            TextOutput(
+                request_id=request_id,
+                finish_reason=FinishReason.ERROR,
+                error=str(failure.error),
+                error_kind=type(failure.error).__name__,
+            )
+            for call in self._calls
+            if failure.request_id in call.input_ids
+            for request_id in call.input_ids
+        ]
 
     def scores(self) -> list[list[float]]:
         """Of the one call that there is, which scores continuations. Only once done."""

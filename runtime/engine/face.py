@@ -418,7 +418,9 @@ class EngineFace:
         """
         self._live.claim(calls)
         try:
-            for inputs in [call.inputs for call in calls] if apart else [[item for call in calls for item in call.inputs]]:
+            for inputs in (
+                [call.inputs for call in calls] if apart else [[item for call in calls for item in call.inputs]]
+            ):
                 self._client.submit(inputs, sink)
             yield
         except BaseException:

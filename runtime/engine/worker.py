@@ -104,8 +104,8 @@ def run(options: WorkerOptions, requests: "zmq.Socket[bytes]", replies: "Replies
 def share_interpreter() -> None:
     """Keeps what other threads do in Python, such as planning a schema, from holding up the engine's thread.
 
-    Collecting garbage stops all threads, and goes through all that was ever made: with what was loaded, half a
-    second. So that is left out from now on. A thread that wants to go on gets its turn after SWITCH_SECONDS, and
+    Collecting garbage stops all threads, and goes through all that was ever made: with what was loaded, half
+    a second. So that is left out from now on. A thread that wants to go on gets its turn after SWITCH_SECONDS;
     a step wants it many times.
     """
     gc.collect()

@@ -92,6 +92,15 @@ def test_a_refusal_names_the_prompt() -> None:
     assert refusal(calls, Failure(error)) is error
     with pytest.raises(EngineDeadError):
         Collector(calls).add(Failure(EngineDeadError("gone")), keep_errors=True)
+    with pytest.raises(PromptTooLongError, match="prompt 0 of the batch"):
+        Collector(calls).add(Failure(error, "a#1"), keep_errors=False)
+    collector = Collector(calls)
+    collector.add(Failure(error, "a#1"), keep_errors=True)
+    collector.add([ended("b")], keep_errors=True)
+    assert [[item.error for item in output.outputs] for output in collector.outputs()] == [
+        ["too long"] * 2,
+        [None],
+    ]
 
 
 def test_a_single_prompt_is_not_numbered() -> None:

@@ -324,6 +324,16 @@ def test_a_refusal_that_is_found_out_late_is_raised_as_what_it_is(bench: Bench) 
         params = [SamplingParams(max_tokens=2), SamplingParams(max_tokens=2, grammar=Regex("bad three"))]
         outputs = engine.generate(["x", "x"], params, return_errors=True, progress=False)
         assert [output.finish_reason for output in outputs] == [FinishReason.LENGTH, FinishReason.ERROR]
+        # What is known to be refused, so refused before it is taken in, is no different.
+        again = engine.generate(["x"] * 3, [params[1], *params], return_errors=True, progress=False)
+        assert [output.finish_reason for output in again] == [
+            FinishReason.ERROR,
+            FinishReason.LENGTH,
+            FinishReason.ERROR,
+        ]
+        assert again[0].error == outputs[1].error
+        with pytest.raises(UnsupportedConstraintError, match="prompt 1 of the batch"):
+            engine.generate(["x", "x"], params, progress=False)
         output = engine.generate("x", n=3, grammar=Regex("slow words"), max_tokens=20)
         assert [answer.text for answer in output.outputs] == ["slow words"] * 3
 
