@@ -14,6 +14,10 @@ DEFAULT_MAX_STATES = 4_000
 _MAX_NFA_STATES = 40_000
 _MAX_WORK = 300_000
 """Of one construction: ranges of characters times states, about 2 microseconds each."""
+_MAX_ELIMINATED = 300
+"""States that are eliminated, which takes time with their number's third power."""
+_MAX_ROUNDS = 64
+"""Of refining a partition of states; a long text alone needs as many as it has characters, and is minimal."""
 _MAX_WRITTEN = 6_000
 """Nodes of a regex made from an automaton."""
 
@@ -72,14 +76,25 @@ def is_empty(
     return not _Product(required, forbidden, max_states).find_accepting()
 
 
-def combine(required: Sequence[Regex], forbidden: Sequence[Regex] = (), max_states: int = 300) -> Regex | None:
+def combine(
+    required: Sequence[Regex], forbidden: Sequence[Regex] = (), max_states: int = 1_000
+) -> Regex | None:
     """One regex for the texts that match all of ``required`` and none of ``forbidden``; None: there are none.
 
-    By state elimination (Brzozowski and McCluskey 1963) on the product automaton. Raises TooLargeError.
+    By state elimination (Brzozowski and McCluskey 1963) on the product automaton, which is made minimal only
+    where that is too large. Raises TooLargeError.
     """
     product = _Product(required, forbidden, max_states)
     edges, accepting = product.explore()
-    return _eliminate(edges, accepting)
+    if len(edges) <= _MAX_ELIMINATED:
+        try:
+            return _eliminate(edges, accepting)
+        except TooLargeError:
+            pass
+    smaller, ends = _minimal(edges, accepting)
+    if len(smaller) == len(edges) or len(smaller) > _MAX_ELIMINATED:
+        raise TooLargeError
+    return _eliminate(smaller, ends)
 
 
 class _Product:
@@ -164,6 +179,41 @@ class _Product:
         return edges, {number for state, number in numbers.items() if self._accepts(state)}
 
 
+def _minimal(edges: list[dict[int, CharSet]], accepting: set[int]) -> tuple[list[dict[int, CharSet]], set[int]]:
+    """The same automaton without states that differ in nothing behind them; 0 starts still. By refining a
+    partition (Moore 1956): states stay together that accept alike and go on into the same parts alike. Raises
+    TooLargeError."""
+    useful = _reaching(edges, accepting) | {0}
+    part = {state: int(state in accepting) for state in useful}
+    count = len(set(part.values()))
+    for _ in range(_MAX_ROUNDS):
+        numbers: dict[tuple[int, frozenset[tuple[int, CharSet]]], int] = {}
+        refined = {}
+        for state in sorted(useful):
+            signature = (part[state], frozenset(_by_part(edges[state], part).items()))
+            refined[state] = numbers.setdefault(signature, len(numbers))
+        part = refined
+        if len(numbers) == count:
+            break
+        count = len(numbers)
+    else:
+        raise TooLargeError
+    # The start is the first state, so its part has the number 0.
+    merged: list[dict[int, CharSet]] = [{} for _ in range(count)]
+    for state in useful:
+        merged[part[state]] = _by_part(edges[state], part)
+    return merged, {part[state] for state in accepting & useful}
+
+
+def _by_part(row: dict[int, CharSet], part: dict[int, int]) -> dict[int, CharSet]:
+    """A state's characters by the part that they lead to; those that lead nowhere useful are left out."""
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for target, chars in row.items():
+        if target in part:
+            ranges.setdefault(part[target], []).extend(chars)
+    return {number: charset(pairs) for number, pairs in ranges.items()}
+
+
 def _eliminate(edges: list[dict[int, CharSet]], accepting: set[int]) -> Regex | None:
     useful = _reaching(edges, accepting)
     if 0 not in useful:
@@ -178,25 +228,31 @@ def _eliminate(edges: list[dict[int, CharSet]], accepting: set[int]) -> Regex | 
         arrows[source][end] = EMPTY
     arrows[start] = {0: EMPTY}
     arrows[end] = {}
+    sources: dict[int, set[int]] = {state: set() for state in arrows}
+    for source, row in arrows.items():
+        for target in row:
+            sources[target].add(source)
     remaining = set(useful)
     while remaining:
-        incoming = {state: sum(state in row for row in arrows.values()) for state in remaining}
-        victim = min(remaining, key=lambda state: (incoming[state] * len(arrows[state]), state))
+        victim = min(remaining, key=lambda state: (len(sources[state]) * len(arrows[state]), state))
         remaining.discard(victim)
-        _remove(arrows, victim)
+        _remove(arrows, sources, victim)
     return arrows[start].get(end)
 
 
-def _remove(arrows: dict[int, dict[int, Regex]], victim: int) -> None:
-    """Takes ``victim`` out, with paths through it written as arrows around it."""
+def _remove(arrows: dict[int, dict[int, Regex]], sources: dict[int, set[int]], victim: int) -> None:
+    """Takes ``victim`` out, with paths through it written as arrows around it. ``sources``: by state, those
+    that have an arrow to it."""
     row = arrows.pop(victim)
     loop = row.pop(victim, None)
     middle = () if loop is None else (_star(loop),)
-    for source_row in arrows.values():
-        entry = source_row.pop(victim, None)
-        if entry is None:
-            continue
+    for target in row:
+        sources[target].discard(victim)
+    for source in sorted(sources.pop(victim) - {victim}):
+        source_row = arrows[source]
+        entry = source_row.pop(victim)
         for target, leave in row.items():
+            sources[target].add(source)
             path = _join((entry, *middle, leave))
             known = source_row.get(target)
             source_row[target] = path if known is None else _either(known, path)

@@ -25,6 +25,8 @@ def expand_object(value: Object, algebra: Algebra, report: Callable[[Unsupported
     """
     if value.patterns:
         value = _without_spent_names(value)
+    if value.some and value.high == 1:
+        return _only_property(value, algebra)
     if value.some:
         opened = _open_names(value, algebra)
         if opened is not None:
@@ -157,6 +159,40 @@ def _open_names(value: Object, algebra: Algebra) -> list[Object] | None:
             fixed = replace(plain, props=props, required=required, low=len(required) + 1)
             result += objects.simplify(fixed, algebra)
     return result
+
+
+def _only_property(value: Object, algebra: Algebra) -> list[Object]:
+    """``value``, which has a single property, so that each open condition is met by that one.
+
+    Raises:
+        TooComplexError: names that meet them all cannot be told apart.
+    """
+    result: list[Object] = []
+    for name, node in value.props:
+        if all(objects.counts(some, name) for some in value.some) and value.required <= {name}:
+            met = algebra.all_of([node, *(some.node for some in value.some)])
+            alone = Object(props=((name, met),), required=frozenset({name}), rest=NEVER, at=value.at)
+            result += objects.simplify(alone, algebra)
+    if value.required:
+        return result
+    within = tuple(some.within for some in value.some if some.within is not None)
+    spared = tuple(regex for some in value.some for regex in some.patterns)
+    listed = {name for some in value.some for name in some.names} | {name for name, _ in value.props}
+    classes: list[tuple[Regex, Node]] = []
+    known = tuple(regex for regex, _ in value.patterns)
+    for required, forbidden, node in (
+        *(((regex,), (), node) for regex, node in value.patterns),
+        ((ANY_TEXT,), known, value.rest),
+    ):
+        met = algebra.all_of([node, *(some.node for some in value.some)])
+        try:
+            regex = None if met.is_never else combine((*required, *within), (*forbidden, *spared))
+        except TooLargeError:
+            raise TooComplexError from None
+        classes += [] if regex is None else [(regex, met)]
+    never = tuple((name, NEVER) for name in sorted(listed))
+    opened = Object(props=never, patterns=tuple(classes), rest=NEVER, low=1, high=1, at=value.at)
+    return [*result, *objects.simplify(opened, algebra)]
 
 
 def _too_many(value: Object, optional: list[str], is_open: bool) -> bool:

@@ -118,7 +118,7 @@ def accepts(value: Object, members: Mapping[str, object], combine: Combine) -> b
     if not all(combine.accepts(property_node(value, name), member) for name, member in members.items()):
         return False
     return all(
-        any(_counts(some, name) and combine.accepts(some.node, member) for name, member in members.items())
+        any(counts(some, name) and combine.accepts(some.node, member) for name, member in members.items())
         for some in value.some
     )
 
@@ -176,7 +176,8 @@ def _disjoint(left: Regex, right: Regex) -> bool:
         return False
 
 
-def _counts(some: Some, name: str) -> bool:
+def counts(some: Some, name: str) -> bool:
+    """Whether a property of this name is one that ``some`` asks of. Raises TooLargeError."""
     if name in some.names or (some.within is not None and not matches(some.within, name)):
         return False
     return not any(matches(regex, name) for regex in some.patterns)
@@ -200,7 +201,7 @@ def _spread_some(value: Object, combine: Combine) -> tuple[Object, ...]:
     some, *others = value.some
     result: list[Object] = []
     for name, node in value.props:
-        if not _counts(some, name):
+        if not counts(some, name):
             continue
         chosen = combine.intersect(node, some.node)
         props = tuple((known, chosen if known == name else old) for known, old in value.props)

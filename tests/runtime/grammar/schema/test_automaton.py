@@ -34,5 +34,18 @@ def test_budgets() -> None:
         matches(parse_pattern("((a|b){100}){99}(a|b){90}").required[0], "a")
 
 
+def test_what_is_large_only_for_states_that_do_the_same_is_made_smaller() -> None:
+    letters = [parse_pattern(letter).required[0] for letter in "abcd"]
+    longer = parse_pattern("^.{1,3}$").required[0]
+    made = combine(letters, (longer,))
+    assert made is not None
+    for order in itertools.permutations("abcd"):
+        text = "".join(order)
+        assert matches(made, text)
+        assert matches(made, f"-{text}-{text[0]}")
+        assert not matches(made, text[1:] + text[1])
+        assert not matches(made, text[:3])
+
+
 def test_a_long_text_takes_linear_time() -> None:
     assert not matches(parse_pattern("^(a+)+$").required[0], "a" * 5_000 + "b")

@@ -13,6 +13,7 @@ from ramet.runtime.grammar.schema.shapes import ANY, NEVER, NUMBER, Node, Object
 
 OBJECTS = [dict.fromkeys(names, 1) for size in range(6) for names in combinations("abcxy", size)]
 ABC = tuple((name, ANY) for name in "abc")
+HAS_X = parse_pattern("x").required[0]
 MANY = tuple((f"p{index}", ANY) for index in range(20))
 
 
@@ -26,6 +27,12 @@ MANY = tuple((f"p{index}", ANY) for index in range(20))
         Object(props=ABC, high=2),
         Object(props=ABC, required=frozenset("a"), low=2, high=3),
         Object(props=ABC, some=(Some(frozenset("ab"), (), None, ANY),)),
+        Object(high=1, some=(Some(frozenset(), (), HAS_X, ANY), Some(frozenset("a"), (), None, ANY))),
+        Object(props=ABC, high=1, some=(Some(frozenset("ab"), (HAS_X,), None, ANY),)),
+        Object(props=ABC, required=frozenset("a"), high=1, some=(Some(frozenset(), (), HAS_X, ANY),)),
+        Object(
+            patterns=((HAS_X, Node((NUMBER,))),), high=1, rest=NEVER, some=(Some(frozenset(), (), None, ANY),)
+        ),
     ],
 )
 def test_the_union_is_the_object(value: Object) -> None:
