@@ -68,6 +68,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     answers: list[Answer]
     wall: float
+    cpu: float = 0.0
+    """Seconds of all threads: what of the comparison another process on the machine does not change."""
     compile_seconds: float = 0.0
     mask_seconds: list[float] = []
     forced_seconds: float = 0.0
@@ -138,6 +140,7 @@ def merged(reports: Sequence[Report]) -> Report:
     return Report(
         answers=[answer for report in reports for answer in report.answers],
         wall=sum(report.wall for report in reports),
+        cpu=sum(report.cpu for report in reports),
         compile_seconds=sum(report.compile_seconds for report in reports),
         mask_seconds=[seconds for report in reports for seconds in report.mask_seconds],
         forced_seconds=sum(report.forced_seconds for report in reports),
@@ -150,20 +153,21 @@ def _report(
 ) -> Report:
     compile_before, masks_before = engine.stats().grammar_seconds, len(clock.masks)
     forced_before = sum(clock.forced)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     outputs = engine.generate(
         messages=[[{"role": "user", "content": ask.prompt}] for ask in asks],
         sampling_params=[_params(ask, max_whitespace if is_constrained else None) for ask in asks],
         progress=False,
         return_errors=True,
     )
-    wall = time.perf_counter() - started
+    wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
     return Report(
         answers=[
             _answer(ask, output, is_constrained=is_constrained)
             for ask, output in zip(asks, outputs, strict=True)
         ],
         wall=wall,
+        cpu=cpu,
         compile_seconds=engine.stats().grammar_seconds - compile_before,
         mask_seconds=clock.masks[masks_before:],
         forced_seconds=sum(clock.forced) - forced_before,
@@ -198,6 +202,7 @@ def metrics(report: Report) -> dict[str, float | None]:
         "tokens": float(tokens),
         "forwards_per_token": sum(answer.num_forwards for answer in answers) / tokens if tokens else None,
         "tokens_per_s": tokens / report.wall if report.wall else None,
+        "tokens_per_cpu_s": tokens / report.cpu if report.cpu else None,
         "compile_share": report.compile_seconds / report.wall if report.wall else None,
         "mask_share": sum(masks) / report.wall if report.wall else None,
         "forced_share": report.forced_seconds / report.wall if report.wall else None,
@@ -210,7 +215,7 @@ def metrics(report: Report) -> dict[str, float | None]:
 
 def free_metrics(report: Report) -> dict[str, float | None]:
     """Of a run without the constraint: only what a constraint does not define."""
-    kept = ("requests", "tokens", "forwards_per_token", "tokens_per_s", "wall_s")
+    kept = ("requests", "tokens", "forwards_per_token", "tokens_per_s", "tokens_per_cpu_s", "wall_s")
     return {name: value for name, value in metrics(report).items() if name in kept}
 
 

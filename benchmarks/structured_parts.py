@@ -30,6 +30,7 @@ COST_COLUMNS = (
     ("tokens_per_s", "tokens/s", ".1f"),
     ("of_free", "of free", ".2f"),
     ("of_plain", "of free, no drafts", ".2f"),
+    ("cpu_of_plain", "by CPU time", ".2f"),
     ("compile_share", "compile", ".1%"),
     ("mask_share", "masks", ".1%"),
     ("mask_us_p99", "mask µs p99", ".0f"),
@@ -98,11 +99,15 @@ def tools(options: argparse.Namespace) -> tuple[list[Sample], list[str]]:
 
 def _compare(metrics: Mapping[str, dict[str, float | None]]) -> None:
     """Enter each constrained system's speed as a share of the same without the constraint, and of that without
-    drafts."""
+    drafts; by the clock, and by the time of the processor."""
     for constrained, free in ((CONSTRAINED, FREE), (PLAIN, FREE_PLAIN)):
-        for name, other in (("of_free", free), ("of_plain", FREE_PLAIN)):
+        for name, other, of in (
+            ("of_free", free, "tokens_per_s"),
+            ("of_plain", FREE_PLAIN, "tokens_per_s"),
+            ("cpu_of_plain", FREE_PLAIN, "tokens_per_cpu_s"),
+        ):
             if constrained in metrics and other in metrics:
-                speed, freely = (metrics[system]["tokens_per_s"] for system in (constrained, other))
+                speed, freely = metrics[constrained].get(of), metrics[other].get(of)
                 metrics[constrained][name] = speed / freely if speed and freely else None
 
 
