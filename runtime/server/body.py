@@ -21,6 +21,9 @@ MAX_SEPARATORS = 1 << 20
 """Commas and opening brackets of a body, about as many as it has values. A decoder holds up every other thread
 until it is done: seconds for the ten million values that 24 MB can be, and for a long text next to nothing."""
 
+MAX_ENTRIES = {"choice": 1 << 16, "logit_bias": 1 << 16, "metadata": 16, "stop": 64}
+"""Of fields that are looked through one by one while the event loop waits; of metadata as many as OpenAI's."""
+
 _WHERE = re.compile(r"(?P<text>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
@@ -88,7 +91,22 @@ def _decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
     if not isinstance(decoded, dict):
         raise bad_request("the body must be a JSON object", code="invalid_json")
     check_depth(decoded, max_depth)
+    _check_entries(decoded)
     return decoded
+
+
+def _check_entries(body: Mapping[str, Any]) -> None:
+    """Raises HttpError (400) for a field of more than MAX_ENTRIES, here or among the native parameters."""
+    native = body.get("params")
+    for fields in (body, native if isinstance(native, dict) else {}):
+        for name, limit in MAX_ENTRIES.items():
+            value = fields.get(name)
+            if isinstance(value, dict | list) and len(value) > limit:
+                raise bad_request(
+                    f"{name} has {len(value)} entries; at most {limit} are taken",
+                    param=name,
+                    code="invalid_value",
+                )
 
 
 def check_depth(value: object, max_depth: int) -> None:

@@ -109,6 +109,22 @@ def test_a_body_of_a_million_values_is_refused_before_it_is_decoded(server: Serv
     assert error_of(response, 413)["code"] == "body_too_large"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logit_bias", {str(index): 1 for index in range((1 << 16) + 1)}),
+        ("metadata", {str(index): "x" for index in range(17)}),
+        ("stop", ["x"] * 65),
+    ],
+)
+def test_fields_of_too_many_entries_are_refused_before_they_are_looked_through(
+    server: Served, name: str, value: object
+) -> None:
+    assert error_of(server.chat("say:x", **{name: value}), 400)["param"] == name
+    body = {"input": {"text": "say:x"}, "params": {name: value}}
+    assert error_of(server.post("/generate", body), 400)["param"] == name
+
+
 def test_a_large_body_is_decoded(server: Served) -> None:
     assert server.chat(user="x" * (2 << 20)).status_code == 200
     assert error_of(server.chat("say:x", usre="x" * (2 << 20)), 400)["param"] == "usre"
