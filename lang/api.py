@@ -103,7 +103,7 @@ def gen(name: str | None = None, max_tokens: int | None = None, **options: Unpac
             the answer; ``get_meta_info`` has the calls.
         tool_choice: "auto", "none", "required" (the first round must call), or the name of the tool that the
             first round calls.
-        lora: the name of a LoRA adapter; refused, since no backend has any.
+        lora: the name of a LoRA adapter that the server has loaded. Backends without adapters refuse it.
         max_tool_rounds: rounds of calls at most (8); then the model must answer.
         on_tool_error: "report": the model is told what a tool raised; "raise": the call fails with ToolError.
 
@@ -258,16 +258,13 @@ def _gen(name: str | None, max_tokens: int | None, options: Mapping[str, Any]) -
     for option in given:
         if option not in _GEN_OPTIONS:
             raise InvalidRequestError(unknown_option(option, _GEN_OPTIONS), field=option)
-    if "lora" in given:
-        raise UnsupportedError(
-            f"lora is {given['lora']!r}, and no backend applies LoRA adapters to single calls; merge the "
-            "adapter into the weights, or run the program on a server that serves it as a model of its own",
-            variable=name or "",
-        )
     if "choices" in given or "choices_method" in given:
         return _gen_choices(name, given)
     priority = _checked_priority(given.pop("priority", 0))
     tools = _tool_use(given)
+    lora = given.pop("lora", None)
+    if lora is not None and (not isinstance(lora, str) or not lora):
+        raise InvalidRequestError(f"lora is {lora!r}; it must be the name of an adapter", field="lora")
     strict = given.pop("strict", None)
     constraint = _constraint({key: given.pop(key) for key in _CONSTRAINTS if key in given}, strict)
     more: dict[str, Any] = {}
@@ -277,7 +274,7 @@ def _gen(name: str | None, max_tokens: int | None, options: Mapping[str, Any]) -
         own = given.pop("stop_regex", ())
         more["stop_regex"] = (*((own,) if isinstance(own, str) else own), *constraint.stop_regex)
     options_given = sampling(given, **more)
-    return Gen(name, options_given.params, options_given.given, constraint.parse, priority, tools)
+    return Gen(name, options_given.params, options_given.given, constraint.parse, priority, tools, lora)
 
 
 def _tool_use(given: dict[str, Any]) -> ToolUse | None:

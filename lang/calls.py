@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ramet.lang.backends.base import GenerateDelta, SelectRequest, SelectResult
-from ramet.lang.errors import GenerationError
+from ramet.lang.backends.base import AdaptedPrompt, GenerateDelta, Prompt, SelectRequest, SelectResult
+from ramet.lang.errors import GenerationError, UnsupportedError
 from ramet.lang.operations import Choose, Generate
 from ramet.lang.reasoning import ReasoningSplitter
 from ramet.lang.variables import Meta
@@ -86,6 +86,14 @@ class Answer:
             "step": tag.step,
             **self.more,
         }
+
+
+def prepare(prompt: Prompt, operation: Generate | Choose) -> None:
+    """Tells the prompt what its next answer is to be given with, besides the parameters."""
+    if isinstance(operation, Generate) and operation.lora is not None:
+        if not isinstance(prompt, AdaptedPrompt):
+            raise UnsupportedError(f"{type(prompt).__name__} says that it has LoRA adapters, and takes none")
+        prompt.use_adapter(operation.lora)
 
 
 async def run_generate(prompt: Answering, operation: Generate, show: Show) -> str:

@@ -68,6 +68,16 @@ def check_tools(
             )
 
 
+def check_lora(capabilities: Capabilities, place: Place, lora: str, name: str | None) -> None:
+    if not capabilities.lora:
+        raise place.error(
+            UnsupportedError,
+            f"{capabilities.name} applies no LoRA adapter to single calls, and lora is {lora!r}; merge the "
+            "adapter into the weights, or use a server that has loaded it (vllm and sglang can)",
+            name,
+        )
+
+
 def check_image(capabilities: Capabilities, place: Place) -> None:
     if not capabilities.images:
         raise place.error(UnsupportedError, f"{capabilities.name} takes text only, no images")

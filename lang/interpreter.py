@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from ramet.lang.backends.base import Backend, GenerateDelta, Prompt, TellingPrompt, ToolPrompt
-from ramet.lang.calls import run_generate, run_select
+from ramet.lang.calls import prepare, run_generate, run_select
 from ramet.lang.cancelling import Cancelling, abandon
 from ramet.lang.compiler.hoist import HoistPrefix, PrefixGate, compute_ahead
 from ramet.lang.compiler.piece import Fixed
@@ -369,6 +369,7 @@ class Branch:
                 self.show()
             case Generate() | Choose():
                 self.show()
+                prepare(self._prompt, operation)
                 await self._call(self._prompt, operation)
                 self.show()
             case OpenScope() | CloseScope():

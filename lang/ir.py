@@ -81,6 +81,8 @@ class Gen(Node):
     parse: Parse = str
     priority: int = 0
     tools: ToolUse | None = None
+    lora: str | None = None
+    """The adapter that the model answers with."""
 
 
 @dataclass(frozen=True, slots=True)

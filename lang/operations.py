@@ -60,6 +60,8 @@ class Generate:
     reasoning: tuple[ReasoningFormat, Variable] | None = None
     """How to split the answer, and where its reasoning goes."""
     tools: ToolUse | None = None
+    lora: str | None = None
+    """The adapter that the model answers with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,8 +285,12 @@ class Outline:
             draft.variables.append(split[1])
         if gen.tools is not None:
             check.check_tools(self.terms.capabilities, self.place, draft.role, params, gen.name)
+        if gen.lora is not None:
+            check.check_lora(self.terms.capabilities, self.place, gen.lora, gen.name)
         tag = self._tag(draft, gen.name)
-        draft.operations.append(Generate(variable, params, tag, gen.parse, gen.priority, split, gen.tools))
+        draft.operations.append(
+            Generate(variable, params, tag, gen.parse, gen.priority, split, gen.tools, gen.lora)
+        )
 
     def _add_select(self, draft: _Draft, select: Select) -> None:
         if draft.role is None:

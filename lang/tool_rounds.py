@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ramet.lang.backends.base import GenerateDelta, Prompt, ToolCall, ToolOffer, ToolPrompt
-from ramet.lang.calls import Answer, settle, stream_out
+from ramet.lang.calls import Answer, prepare, settle, stream_out
 from ramet.lang.errors import ToolError, UnsupportedError
 from ramet.lang.ir import ToolUse
 from ramet.lang.loop_thread import bodies_loop
@@ -72,6 +72,7 @@ async def run_with_tools(
     for left in reversed(range(use.max_rounds + 1)):
         offer = ToolOffer(tools=specs, choice=choice if left else "none")
         prompt.offer_tools(offer)
+        prepare(prompt, operation)
         watcher.show()
         shown = _Shown(operation, is_last=offer.choice == "none")
         answer, calls = await _answer(prompt, operation, shown, watcher)

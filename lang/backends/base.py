@@ -25,6 +25,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     select: bool = False
     images: bool = False
     tools: bool = False
+    lora: bool = False
+    """A call may name a LoRA adapter that the server has loaded."""
     roles: bool = True
     """It has a chat template, or speaks messages."""
     text_completion: bool = True
@@ -190,6 +192,15 @@ class ToolPrompt(Prompt, Protocol):
 
     def append_tool_results(self, results: Sequence[tuple[ToolCall, str]]) -> None:
         """Ends the assistant's turn that called, says what the calls gave, and begins the assistant's next."""
+        ...
+
+
+@runtime_checkable
+class AdaptedPrompt(Prompt, Protocol):
+    """A prompt of a backend whose capabilities say that it has LoRA adapters."""
+
+    def use_adapter(self, name: str) -> None:
+        """The next ``generate`` is answered by the model with this adapter; an unknown one is its error."""
         ...
 
 

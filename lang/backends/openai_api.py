@@ -162,7 +162,7 @@ class _Answers(Answers):
         is_chat = self.is_chat
         if is_chat is None:
             is_chat = any(piece.kind != "text" for piece in transcript.pieces)
-        return replace(self.whom, is_chat=is_chat)
+        return replace(self.whom, is_chat=is_chat, adapter=transcript.adapter)
 
 
 def _is_end(event: ServerSentEvent) -> bool:
@@ -179,6 +179,7 @@ def _capabilities(name: str, flavour: Flavour, is_chat: bool | None) -> Capabili
         select=is_chat is not False or flavour.echoes_logprobs,
         images=is_chat is not False,
         tools=is_chat is not False,
+        lora=flavour.lora is not None,
         roles=is_chat is not False,
         text_completion=is_chat is not True,
     )

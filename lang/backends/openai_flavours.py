@@ -56,6 +56,8 @@ class Flavour:
     """Its name for the ProgramTag."""
     priority_sign: int = 0
     """1: higher runs earlier, -1: lower does, 0: it has no priorities."""
+    lora: str | None = None
+    """Its name for the LoRA adapter; None: it has none."""
     takes_bare_tool_messages: bool = True
     """A tool's message may stand without the id of a call."""
     needs_key: bool = False
@@ -105,6 +107,8 @@ VLLM = Flavour(
     logprob_id_fields={"return_tokens_as_token_ids": True},
     salt="cache_salt",
     priority_sign=-1,
+    # Adapters are models of their own there.
+    lora="model",
 )
 SGLANG = Flavour(
     name="sglang",
@@ -126,6 +130,7 @@ SGLANG = Flavour(
     token_id_fields={"return_token_ids": True},
     salt="extra_key",
     priority_sign=1,
+    lora="lora_path",
 )
 RAMET = Flavour(
     name="ramet",

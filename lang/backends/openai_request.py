@@ -30,6 +30,8 @@ class Addressee:
     extra_body: Mapping[str, Any] = field(repr=False)
     """May have keys in it."""
     cache_salt: str = ""
+    adapter: str | None = None
+    """The LoRA adapter that answers; only where the flavour has them."""
 
     @property
     def route(self) -> str:
@@ -41,6 +43,9 @@ class Addressee:
         body: dict[str, Any] = {"model": self.model, **fields}
         if self.cache_salt and self.flavour.salt is not None:
             body[self.flavour.salt] = self.cache_salt
+        if self.adapter is not None:
+            assert self.flavour.lora is not None
+            body[self.flavour.lora] = self.adapter
         if priority and not self.flavour.priority_sign:
             raise UnsupportedError(f"{self.name} has no priorities; leave priority={priority} out")
         if priority:

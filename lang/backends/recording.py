@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import msgspec
 
 from ramet.lang.backends.base import (
+    AdaptedPrompt,
     Backend,
     Capabilities,
     GenerateDelta,
@@ -112,6 +113,8 @@ class Question:
         options = msgspec.to_builtins(params, str_keys=True)
         if offer is not None:
             options["tools"] = msgspec.to_builtins(offer)
+        if transcript.adapter is not None:
+            options["lora"] = transcript.adapter
         return cls.of("generate", transcript, options)
 
     @classmethod
@@ -161,6 +164,12 @@ class RecordingPrompt:
         self._transcript.append_tool_results(results)
         self._record_state()
 
+    def use_adapter(self, name: str) -> None:
+        if not isinstance(self.inner, AdaptedPrompt):
+            raise UnsupportedError(f"{self._backend.capabilities.name} has no LoRA adapters")
+        self.inner.use_adapter(name)
+        self._transcript.adapter = name
+
     def _with_tools(self) -> ToolPrompt:
         if not isinstance(self.inner, ToolPrompt):
             raise UnsupportedError(f"{self._backend.capabilities.name} has no tools")
@@ -208,6 +217,7 @@ class RecordingPrompt:
         offer, self._offer = self._offer, None
         self._record_state()
         question = Question.generate(self._transcript, params, offer)
+        self._transcript.adapter = None
         deltas: list[GenerateDelta] = []
         try:
             async for delta in self.inner.generate(params, tag=tag, priority=priority):

@@ -42,6 +42,7 @@ EVERYTHING = Capabilities(
     select=True,
     images=True,
     tools=True,
+    lora=True,
     hoists=True,
 )
 
@@ -86,6 +87,7 @@ class ScriptedCall:
     params: SamplingParams | None = None
     request: SelectRequest | None = None
     offer: ToolOffer | None = None
+    lora: str | None = None
     state: str = "running"
     answer: str = ""
 
@@ -199,7 +201,14 @@ class ScriptedAnswers(Answers):
     ) -> AsyncGenerator[GenerateDelta, None]:
         prompt = self.text_of(transcript)
         call = ScriptedCall(
-            "generate", prompt, self.messages_of(transcript), tag, priority, params=params, offer=offer
+            "generate",
+            prompt,
+            self.messages_of(transcript),
+            tag,
+            priority,
+            params=params,
+            offer=offer,
+            lora=transcript.adapter,
         )
         with _recorded(self._backend, call):
             for index in range(params.n):

@@ -38,6 +38,8 @@ class Transcript:
     """How many pieces were said before the last fork: the branches beside this one begin with them too."""
     told: tuple[str, ...] = ()
     """The names of the tools that were offered last."""
+    adapter: str | None = None
+    """The LoRA adapter that the answer being generated is given with."""
 
     def append_text(self, text: str) -> None:
         if text:
@@ -166,6 +168,9 @@ class TranscriptPrompt:
         self._offer = offer
         self.transcript.told = offer.names
 
+    def use_adapter(self, name: str) -> None:
+        self.transcript.adapter = name
+
     def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
         self.transcript.append_tool_calls(calls)
 
@@ -205,6 +210,7 @@ class TranscriptPrompt:
                 yield delta
         finally:
             await stream.aclose()
+            self.transcript.adapter = None
         if params.n == 1:
             self.transcript.append_text("".join(texts))
             self.transcript.append_tool_calls(calls)

@@ -32,7 +32,7 @@ Ask = Callable[[Prompt], AsyncIterator[GenerateDelta]]
 def is_repeatable(call: Generate | Choose) -> bool:
     """Whether its parameters alone leave no choice of the answer."""
     match call:
-        case Generate(tools=tools) if tools is not None:
+        case Generate(tools=tools, lora=lora) if tools is not None or lora is not None:
             return False
         case Generate(params=params):
             return params.is_greedy or params.seed is not None

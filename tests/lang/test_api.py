@@ -199,5 +199,7 @@ def test_images(tmp_path: Path, content: bytes, kind: str) -> None:
 def test_what_no_backend_has_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match=r"video 'a\.mp4': no backend takes videos; say 8 frames"):
         video("a.mp4", 8)
-    with pytest.raises(UnsupportedError, match="lora is 'sql', and no backend applies LoRA adapters"):
-        gen("x", lora="sql")
+    with pytest.raises(InvalidRequestError, match="lora is ''; it must be the name of an adapter"):
+        gen("x", lora="")
+    with pytest.raises(InvalidRequestError, match="gen with choices takes no lora"):
+        gen("x", choices=["a"], lora="sql")

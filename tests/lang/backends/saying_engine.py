@@ -1,5 +1,7 @@
 """A TokenEngine that says what it is told, one character a token or so, and keeps what it was asked."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -13,6 +15,7 @@ from ramet.runtime.tokenizer import Tokenizer
 @dataclass
 class SayingStream:
     increments: list[Increment]
+    gate: threading.Event | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -21,6 +24,12 @@ class SayingStream:
         """There is nothing to abort."""
 
     async def __aiter__(self) -> AsyncIterator[Increment]:
+        for _ in range(0 if self.gate is None else 2000):
+            assert self.gate is not None
+            if self.gate.is_set():
+                break
+            yield Increment(request_id="0")
+            await asyncio.sleep(0.005)
         for increment in self.increments:
             yield increment
 
@@ -34,6 +43,8 @@ class SayingEngine:
     grammars: tuple[str, ...] = ("choice", "json_schema")
     size: int | None = None
     """Characters of an increment; None: the whole answer is one."""
+    gate: threading.Event | None = None
+    """Answers begin once it is set."""
     prompts: list[str] = field(default_factory=list)
     prompt_ids: list[list[int]] = field(default_factory=list)
     asked: list[SamplingParams] = field(default_factory=list)
@@ -77,7 +88,8 @@ class SayingEngine:
                     stop_reason=end,
                     stats=stats,
                 ),
-            ]
+            ],
+            self.gate,
         )
 
     async def agenerate(

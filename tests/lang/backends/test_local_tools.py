@@ -1,6 +1,7 @@
 """Tools on the local backend: what the model is told, what holds it, and what its prompt becomes."""
 
 import json
+import threading
 from importlib.util import find_spec
 from typing import Any
 
@@ -73,9 +74,10 @@ def test_answers_are_streamed_as_they_come(template: str, size: int) -> None:
     is_json = template == CHATML
     call, answer = (CALL, json.dumps({"answer": text})) if is_json else (f"Hm. {HERMES_CALL}", text)
     grammars = ("json_schema", "structural_tag")
-    engine = SayingEngine(small_tokenizer(template), [call, answer, "Yes"], grammars, size)
+    gate = threading.Event()
+    engine = SayingEngine(small_tokenizer(template), [call, answer, "Yes"], grammars, size, gate)
     state = agent.stream(backend=LocalBackend(engine))
-    assert "".join(state.text_iter()) == state.text()
+    assert read_from_the_start(state, engine) == state.text()
     shown = list(state.text_iter("answer"))
     assert "".join(shown) == state["answer"] == text
     assert len(shown) > len(text) / (3 * size)
@@ -97,6 +99,16 @@ def test_where_a_call_may_still_come_the_variable_waits_for_the_rounds_end() -> 
     assert list(state.text_iter("answer")) == ["I", "t", " i", "s", " 3", "."]
 
 
+def read_from_the_start(state: ProgramState, engine: SayingEngine) -> str:
+    """All that is said, by somebody who reads it before the first answer begins."""
+    assert engine.gate is not None
+    said = ""
+    for chunk in state.text_iter():
+        engine.gate.set()
+        said += chunk
+    return said
+
+
 @pytest.mark.parametrize("template", [CHATML, HERMES, GEMMA])
 def test_tools_that_are_offered_after_a_call_break_no_stream(template: str) -> None:
     """The text tells of them before all else, where a stream cannot go back to."""
@@ -113,9 +125,9 @@ def test_tools_that_are_offered_after_a_call_break_no_stream(template: str) -> N
         *([HERMES_CALL, "It is 3."] if template == HERMES else [CALL, '{"answer": "It is 3."}']),
     ]
     grammars = ("json_schema", "structural_tag")
-    engine = SayingEngine(small_tokenizer(template, bos="<s>"), answers, grammars)
+    engine = SayingEngine(small_tokenizer(template, bos="<s>"), answers, grammars, gate=threading.Event())
     state = program.stream(backend=LocalBackend(engine))
-    said = "".join(state.text_iter())
+    said = read_from_the_start(state, engine)
     assert state["answer"] == "It is 3."
     assert "add" in state.text().partition("Hello")[0]
     assert "add" not in said.partition("Hello")[0]

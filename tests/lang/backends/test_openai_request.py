@@ -126,3 +126,11 @@ def test_strict_schemas() -> None:
     assert not is_strict({**STRICT, "properties": {"a": {"type": "array", "items": LOOSE}}})
     assert not is_strict({**STRICT, "additionalProperties": True})
     assert not is_strict({**STRICT, "properties": {"a": {"type": "string", "default": "x"}}})
+
+
+def test_adapters_go_by_each_servers_own_name() -> None:
+    assert body("vllm", SamplingParams(), adapter="sql")["model"] == "sql"
+    asked = body("sglang", SamplingParams(), adapter="sql")
+    assert (asked["model"], asked["lora_path"]) == ("m", "sql")
+    assert "lora_path" not in body("sglang", SamplingParams())
+    assert {name for name, flavour in FLAVOURS.items() if flavour.lora} == {"vllm", "sglang"}

@@ -1,6 +1,7 @@
 """Recording and replaying: equal runs, and refusals by name."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,11 @@ def conversation(s: ProgramState, tail: str = "") -> None:
     s += user_begin() + "Well" + tail
 
 
-def with_a_template() -> LocalBackend:
+def with_a_template(gate: threading.Event | None = None) -> LocalBackend:
     """A backend whose text and messages are not those of a plain transcript."""
     call = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
     answers = ["Hi.", "x", "x", call, '{"answer": "It is 3."}']
-    return LocalBackend(ChoosingEngine(small_tokenizer(GEMMA, bos="<s>"), answers))
+    return LocalBackend(ChoosingEngine(small_tokenizer(GEMMA, bos="<s>"), answers, gate=gate))
 
 
 class ChoosingEngine(SayingEngine):
@@ -106,19 +107,38 @@ def test_text_and_messages_are_there_though_nobody_asked_when_it_was_recorded(tm
 
 
 def test_a_stream_of_all_that_is_said_can_be_replayed(tmp_path: Path) -> None:
-    for streams in (True, False):
-        path = tmp_path / f"{streams}.jsonl"
-        recording = RecordingBackend(with_a_template(), path)
-        state = conversation.stream(backend=recording)
-        said = "".join(state.text_iter()) if streams else ""
-        state.sync()
-        asyncio.run(recording.aclose())
-        if streams:
-            # The tools are offered behind a call: what tells of them comes before all that was streamed.
-            assert said.partition("Hello")[2] == state.text().partition("Hello")[2]
-            assert "".join(conversation.stream(backend=ReplayBackend(path)).text_iter()) == said
-        else:
-            assert conversation.run(backend=ReplayBackend(path))["sum"] == "It is 3."
+    path = tmp_path / "recording.jsonl"
+    gate = threading.Event()
+    recording = RecordingBackend(with_a_template(gate), path)
+    state = conversation.stream(backend=recording)
+    said = ""
+    for chunk in state.text_iter():
+        gate.set()
+        said += chunk
+    # The tools are offered behind a call: what tells of them comes before all that was streamed.
+    assert "Adds." not in said
+    assert "Adds." in state.text()
+    assert said.partition("Hello")[2] == state.text().partition("Hello")[2]
+    asyncio.run(recording.aclose())
+    # This one may begin before they are offered, or after.
+    again = "".join(conversation.stream(backend=ReplayBackend(path)).text_iter())
+    assert again in (said, state.text())
+
+
+def test_answers_of_different_adapters_are_told_apart(tmp_path: Path) -> None:
+    @function
+    def program(s: ProgramState, lora: str | None) -> None:
+        s += "q" + gen("a", lora=lora) + gen("b")
+
+    path = tmp_path / "recording.jsonl"
+    recording = RecordingBackend(ScriptedBackend(["one", "b1", "two", "b2"]), path)
+    for lora in ("sql", None):
+        program.run(lora, backend=recording)
+    asyncio.run(recording.aclose())
+    replay = ReplayBackend(path)
+    assert [program.run(lora, backend=replay)["a"] for lora in (None, "sql", None)] == ["two", "one", "two"]
+    with pytest.raises(UnsupportedError, match="record the program again"):
+        program.run("math", backend=replay)
 
 
 def test_a_template_that_refuses_the_turns_does_so_again(tmp_path: Path) -> None:
