@@ -134,6 +134,15 @@ class RiskyBackend(Protocol):
     def needs_probe(self, spec: GrammarSpec) -> bool: ...
 
 
+@runtime_checkable
+class LoadsEngines(Protocol):
+    """A GrammarBackend that imports an engine, and reads the vocabulary into it, when a spec first needs it."""
+
+    def load(self, spec: GrammarSpec) -> None:
+        """Do so now, for what ``compile`` of this spec may need. Raises InvalidRequestError: not installed."""
+        ...
+
+
 class Vocabulary(Protocol):
     """What a grammar backend needs to know of a tokenizer."""
 

@@ -70,6 +70,11 @@ class GuidanceBackend:
     def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
 
+    def load(self) -> None:
+        """Imports llguidance, and reads the vocabulary into it. Raises InvalidRequestError: not installed."""
+        _matcher_type()
+        _ = self._tokenizer
+
     def compile_schema(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledGuidance":
         """``plan`` is one whose text llguidance enforces whole."""
         schema = lark_json(plan, schema_policy(max_whitespace), strict=False)

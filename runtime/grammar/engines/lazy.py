@@ -40,6 +40,10 @@ class LazyRouter:
         """As EngineRouter's."""
         return self._router().compile(spec)
 
+    def load(self, spec: GrammarSpec) -> None:
+        """As EngineRouter's."""
+        self._router().load(spec)
+
     def needs_probe(self, spec: GrammarSpec) -> bool:
         """As EngineRouter's."""
         return self._router().needs_probe(spec)

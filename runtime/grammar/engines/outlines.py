@@ -33,6 +33,11 @@ class OutlinesBackend:
     def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
 
+    def load(self) -> None:
+        """Imports outlines-core, and reads the vocabulary into it. Raises InvalidRequestError: not
+        installed."""
+        _ = self._vocabulary
+
     def compile_regex(self, spec: Regex) -> "CompiledOutlines":
         full = full_pattern(spec.pattern)
         if len(spec.pattern) > MAX_PATTERN:

@@ -84,6 +84,19 @@ class EngineRouter:
             case Prefix():
                 return self._prefixes.compile(spec)
 
+    def load(self, spec: GrammarSpec) -> None:
+        """See LoadsEngines."""
+        if isinstance(spec, Prefix):
+            if spec.inner is not None:
+                self.load(spec.inner)
+            return
+        if spec.backend in ("auto", "llguidance"):
+            self._guidance.load()
+        if spec.backend in ("auto", "xgrammar"):
+            self._xgrammar.load()
+        if spec.backend == "outlines":
+            self._outlines.load()
+
     def needs_probe(self, spec: GrammarSpec) -> bool:
         """Whether ``compile`` could hang, or take all memory, or end the process.
 

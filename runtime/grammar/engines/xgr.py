@@ -44,6 +44,10 @@ class XgrammarBackend:
         self._spellings = spellings
         self._surrogates = SurrogateTokens(spellings)
 
+    def load(self) -> None:
+        """Imports xgrammar, and reads the vocabulary into it. Raises InvalidRequestError: not installed."""
+        _ = self._compiler
+
     def compile_schema(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledXgrammar":
         """``plan`` is one whose text xgrammar enforces whole."""
         compiler, schema = self._compiler, json.dumps(schema_object(plan), ensure_ascii=False)

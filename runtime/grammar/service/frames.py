@@ -34,6 +34,10 @@ class Trial(msgspec.Struct, frozen=True, tag=True):
     spec: GrammarSpec
 
 
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """What the trial needs of an engine is loaded: from here on, time counts."""
+
+
 class Passed(msgspec.Struct, frozen=True, tag=True):
     """It compiled within the limits."""
 
@@ -47,7 +51,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 ToProbe = Setup | Trial
-FromProbe = Ready | Passed | Refused
+FromProbe = Ready | Begun | Passed | Refused
 
 
 def framed(record: ToProbe | FromProbe) -> bytes:

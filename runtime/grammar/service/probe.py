@@ -14,6 +14,7 @@ import msgspec
 
 from ramet.runtime import protocol
 from ramet.runtime.grammar.service.frames import (
+    Begun,
     FrameReader,
     FromProbe,
     Passed,
@@ -34,7 +35,7 @@ from ramet.runtime.protocol import (
 )
 
 START_SECONDS = 60.0
-"""For the child's imports and its backend, on a busy machine."""
+"""For the child's imports and its backend, and for those of an engine, on a busy machine."""
 
 # Not `python -m`: the child finds ramet, and a builder, wherever the parent's sys.path finds them, and does not
 # import the parent's main module.
@@ -86,6 +87,10 @@ class _Child:
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[self.process.stdin.write(data) or 0 :]
+        return self.hear(seconds)
+
+    def hear(self, seconds: float) -> FromProbe | None:
+        """As ``ask``, of an answer that is still to come."""
         body = self._reader.read(seconds)
         return None if body is None else msgspec.msgpack.decode(body, type=FromProbe)
 
@@ -178,8 +183,18 @@ class GrammarProbe:
 
     def _answer(self, spec: GrammarSpec) -> tuple[FromProbe | None, int]:
         """The child's answer, or None and how it ended instead."""
+        child = self._running()
         try:
-            reply = self._running().ask(Trial(spec), self._limits.seconds)
+            reply = child.ask(Trial(spec), START_SECONDS)
+        except TimeoutError:
+            self._holder.end()
+            self._check_open()
+            raise RequestFailedError(
+                f"the grammar engine was not loaded after {START_SECONDS:g} s; try again later"
+            ) from None
+        try:
+            if isinstance(reply, Begun):
+                reply = child.hear(self._limits.seconds)
         except TimeoutError:
             self._holder.end()
             self._check_open()

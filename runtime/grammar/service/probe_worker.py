@@ -13,8 +13,9 @@ from typing import NoReturn
 import msgspec
 import numpy as np
 
-from ramet.runtime.grammar.backend import GrammarBackend
+from ramet.runtime.grammar.backend import GrammarBackend, LoadsEngines
 from ramet.runtime.grammar.service.frames import (
+    Begun,
     FrameReader,
     FromProbe,
     Passed,
@@ -32,7 +33,7 @@ CPU_MARGIN_SECONDS = 5.0
 """CPU time beyond the deadline after which the kernel ends a trial whose parent is not there to end it."""
 MAX_GROWTH = 0.5
 """A process that keeps more than this share of its memory limit is not used for another trial."""
-NICENESS = 10
+NICENESS = 5
 """Who waits for a grammar waits behind those who wait for tokens."""
 _STRIDE = 0x9E3779B1
 
@@ -46,13 +47,32 @@ def main(requests_fd: int, replies_fd: int) -> NoReturn:
     module, _, function = setup.builder.partition(":")
     backend: GrammarBackend = getattr(import_module(module), function)(setup.vocabulary)
     first_bytes = address_space()
-    bound_memory(first_bytes + setup.max_bytes)
     _reply(replies_fd, Ready())
     while address_space() - first_bytes <= MAX_GROWTH * setup.max_bytes:
         trial = msgspec.msgpack.decode(frames.get(), type=Trial)
+        # What an engine itself takes, whichever spec is the first to need it, is nothing of that spec's.
+        before = address_space()
+        bound_memory(None)
+        bound_cpu_time(None)
+        refusal = loaded(backend, trial.spec)
+        first_bytes += address_space() - before
+        bound_memory(first_bytes + setup.max_bytes)
         bound_cpu_time(setup.max_seconds + CPU_MARGIN_SECONDS)
-        _reply(replies_fd, answer(backend, trial.spec, setup))
+        if refusal is None:
+            _reply(replies_fd, Begun())
+        _reply(replies_fd, refusal or answer(backend, trial.spec, setup))
     os._exit(0)
+
+
+def loaded(backend: GrammarBackend, spec: GrammarSpec) -> FromProbe | None:
+    """None: what the spec needs of an engine is loaded, or will be when it is compiled."""
+    if not isinstance(backend, LoadsEngines):
+        return None
+    try:
+        backend.load(spec)
+    except RametError as error:
+        return Refused(type(error).__name__, str(error), getattr(error, "field", None))
+    return None
 
 
 def answer(backend: GrammarBackend, spec: GrammarSpec, setup: Setup) -> FromProbe:
@@ -100,20 +120,23 @@ def address_space(statm: Path = Path("/proc/self/statm")) -> int:
     return int(statm.read_text().split()[0]) * resource.getpagesize()
 
 
-def bound_memory(num_bytes: int) -> None:
-    """No allocation beyond this succeeds."""
+def bound_memory(num_bytes: int | None) -> None:
+    """No allocation beyond this succeeds. None: no bound of ours."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
+    if num_bytes is None:
+        wanted = hard
+    else:
+        wanted = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
     # A crash is an expected end here: it need not leave a core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def bound_cpu_time(seconds: float) -> None:
-    """The kernel ends this process (SIGXCPU) after so much more CPU time."""
+def bound_cpu_time(seconds: float | None) -> None:
+    """The kernel ends this process (SIGXCPU) after so much more CPU time. None: no bound of ours."""
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = math.ceil(used + seconds)
+    wanted = hard if seconds is None else math.ceil(used + seconds)
     resource.setrlimit(
         resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
     )

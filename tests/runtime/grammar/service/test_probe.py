@@ -68,6 +68,19 @@ def test_what_hangs_is_refused_and_the_next_one_compiles(pattern: str) -> None:
     probe.close()
 
 
+def test_what_an_engine_takes_to_be_loaded_is_not_the_specs_fault() -> None:
+    limits = ProbeLimits(seconds=1.5, memory_bytes=MEMORY_BYTES, num_steps=8)
+    probe = make(f"{BUILDER}_slow", limits)
+    probe.try_out(Regex("a"))
+    with pytest.raises(UnsupportedConstraintError, match="install it"):
+        probe.try_out(Regex("missing"))
+    probe.try_out(Regex("a"))
+    assert probe.num_started == 1
+    with pytest.raises(UnsupportedConstraintError, match=r"after 1\.5 s"):
+        probe.try_out(Regex("sleep 60"))
+    probe.close()
+
+
 def test_a_builder_that_does_not_exist_is_the_start_failing() -> None:
     probe = make("tests.runtime.grammar.service.troubled:nothing")
     with pytest.raises(RequestFailedError, match="did not start"):

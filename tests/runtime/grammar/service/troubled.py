@@ -65,6 +65,22 @@ class TroubledBackend:
         return CompiledRepeat(len(spec.pattern), spec.pattern.lstrip("!"))
 
 
+def build_slow(vocabulary: Vocabulary) -> "SlowToLoad":
+    return SlowToLoad(vocabulary)
+
+
+class SlowToLoad(TroubledBackend):
+    """Its engine takes two seconds and 384 MB when a spec first needs it; ``missing`` needs one that is not
+    installed."""
+
+    def load(self, spec: GrammarSpec) -> None:
+        if isinstance(spec, Regex) and spec.pattern == "missing":
+            raise UnsupportedConstraintError("install it", field="grammar")
+        if not hasattr(self, "engine"):
+            time.sleep(2.0)
+            self.engine = np.ones(3 << 24)
+
+
 class CompiledRepeat:
     def __init__(self, length: int, pattern: str) -> None:
         self.length = length
