@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ramet.runtime.engine.loop import EngineLoop as EngineLoop
     from ramet.runtime.engine.process import EngineProcess as EngineProcess
     from ramet.runtime.engine.results import Completion as Completion
+    from ramet.runtime.engine.results import Embedding as Embedding
     from ramet.runtime.engine.results import Increment as Increment
     from ramet.runtime.engine.results import Output as Output
     from ramet.runtime.engine.results import Score as Score
@@ -37,6 +38,7 @@ _HOME = {
     "EngineLoop": "loop",
     "EngineProcess": "process",
     "EngineStats": "client",
+    "Embedding": "results",
     "Increment": "results",
     "Output": "results",
     "Score": "results",
@@ -46,6 +48,7 @@ _HOME = {
 __all__ = [
     "AsyncTextStream",
     "Completion",
+    "Embedding",
     "Engine",
     "EngineClient",
     "EngineConfig",

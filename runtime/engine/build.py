@@ -25,7 +25,7 @@ from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import BuiltEngine, EngineCore
 from ramet.runtime.engine.threads import choose_threads
 from ramet.runtime.env import environment
-from ramet.runtime.executor.model_runner import ModelRunner, RunnerConfig
+from ramet.runtime.executor.model_runner import HeadApart, ModelRunner, RunnerConfig
 from ramet.runtime.executor.pool import kv_bytes_per_token, kv_pool_size
 from ramet.runtime.forward import DeviceKVPool
 from ramet.runtime.grammar import GrammarCompiler
@@ -242,6 +242,7 @@ def _info(
         device=str(loaded.device),
         dtype=str(loaded.dtype).removeprefix("torch."),
         quantization=loaded.quantization,
+        embedding_size=loaded.config.hidden_size if isinstance(loaded.model, HeadApart) else 0,
         num_layers=loaded.config.num_layers,
         num_parameters=num_parameters(loaded.config),
         weight_bytes=loaded.weight_bytes,

@@ -181,6 +181,10 @@ class Collector:
         assert answer.last is not None
         return answer.last.scores or []
 
+    def embeddings(self) -> list[list[float] | None]:
+        """Of each call, which has one answer. Only once done."""
+        return [None if one.last is None else one.last.embedding for one in self._answers.values()]
+
     def stats(self) -> RequestStats:
         """Of the one call that there is. Only once done."""
         return self.outputs()[0].stats

@@ -33,6 +33,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     why."""
     grammars: tuple[str, ...] = ()
     """Tags of the GrammarSpec kinds that it enforces."""
+    embedding_size: int = 0
+    """Numbers of an embedding; 0: the model gives none."""
     num_layers: int = 0
     num_parameters: int = 0
     weight_bytes: int = 0

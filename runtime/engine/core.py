@@ -353,7 +353,11 @@ class EngineCore:
         self._compilations.pop(result.request_id, None)
         self._num_aborted += result.finish_reason is FinishReason.ABORT
         self._num_failed += result.finish_reason is FinishReason.ERROR
-        return msgspec.structs.replace(result, stats=_stats(live))
+        pooled, reason = live.request.pooled, result.finish_reason
+        embedding = None
+        if pooled is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
+            embedding = pooled.embedding()
+        return msgspec.structs.replace(result, stats=_stats(live), embedding=embedding)
 
 
 def _check_closing(params: SamplingParams) -> None:

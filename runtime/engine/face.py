@@ -14,10 +14,11 @@ from typing import Any, Self, overload
 from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.calls import Call, Collector, IncrementQueue, LiveCalls, joined_call
 from ramet.runtime.engine.client import EngineClient, EngineInfo, EngineStats
+from ramet.runtime.engine.embedding import plan_embeddings
 from ramet.runtime.engine.intake import NO_CACHE_USE, Ask, CacheUse, Intake
 from ramet.runtime.engine.progress import batch_progress
 from ramet.runtime.engine.prompts import Message
-from ramet.runtime.engine.results import Output, Score
+from ramet.runtime.engine.results import Embedding, Output, Score
 from ramet.runtime.engine.scoring import plan_scores
 from ramet.runtime.engine.sinks import AsyncSink, ThreadSink
 from ramet.runtime.engine.streams import AsyncTextStream, OpenedBatch, Release, TextStream
@@ -317,6 +318,45 @@ class EngineFace:
         ask = Ask(prompt, messages, tag=tag, priority=priority, cache_salt=cache_salt)
         plan = await asyncio.to_thread(plan_scores, ask, continuations, self._intake, self._new_id)
         return plan.scores(await self._acollect([plan.call], keep_errors=False), normalize=normalize)
+
+    def embed(
+        self,
+        prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        tag: Tags = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> list[Embedding]:
+        """The embedding of each prompt, in order; of a single prompt, a list of one.
+
+        It is what the model's output head reads (the hidden state behind the last norm) at the prompt's last
+        token, or with ``pooling`` "mean" the mean over all of its tokens. ``normalize``: of length 1.
+
+        Raises:
+            InvalidRequestError: the model gives none (``info.embedding_size`` is 0).
+        """
+        ask = Ask(prompts, tag=tag, priority=priority, cache_salt=cache_salt)
+        plan = plan_embeddings(ask, pooling, normalize, self._intake, self._new_id)
+        collector = self._collect(plan.calls, keep_errors=False, progress=False)
+        return plan.embeddings(collector.outputs(), collector.embeddings())
+
+    async def aembed(
+        self,
+        prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        tag: Tags = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> list[Embedding]:
+        """As ``embed``, awaited."""
+        ask = Ask(prompts, tag=tag, priority=priority, cache_salt=cache_salt)
+        plan = await asyncio.to_thread(plan_embeddings, ask, pooling, normalize, self._intake, self._new_id)
+        collector = await self._acollect(plan.calls, keep_errors=False)
+        return plan.embeddings(collector.outputs(), collector.embeddings())
 
     def abort(self, request_id: str) -> None:
         """End a running request and all its answers; whoever waits for it gets RequestAbortedError.

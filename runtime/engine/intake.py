@@ -8,7 +8,14 @@ from typing import Any
 from ramet.runtime.engine import prompts as checks
 from ramet.runtime.engine.calls import Call, in_batch
 from ramet.runtime.engine.client import EngineInfo
-from ramet.runtime.protocol import GenerateInput, InvalidRequestError, ProgramTag, SamplingParams, SessionPin
+from ramet.runtime.protocol import (
+    GenerateInput,
+    InvalidRequestError,
+    Pooling,
+    ProgramTag,
+    SamplingParams,
+    SessionPin,
+)
 from ramet.runtime.tokenizer import Tokenizer, encode_chat
 
 
@@ -40,6 +47,8 @@ class Ask:
     request_id: str | None = None
     pin: SessionPin | None = None
     """What each of the requests leaves in the cache."""
+    pooling: Pooling | None = None
+    """Of the prompts' embeddings, where these are wanted."""
     chat_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of encode_chat: tools, continue_final_message."""
 
@@ -157,6 +166,7 @@ def make_call(
             tag=tag,
             continuations=list(continuations),
             pin=ask.pin,
+            pooling=ask.pooling,
         )
         for index, child in enumerate(children)
     )

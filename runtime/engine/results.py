@@ -81,6 +81,16 @@ class Increment(msgspec.Struct, frozen=True, kw_only=True):
     """With the last increment of an index."""
 
 
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one prompt."""
+
+    embedding: list[float]
+    """[embedding_size]"""
+    token_ids: list[int]
+    """The prompt's."""
+    num_cached_tokens: int = 0
+
+
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """How probable one continuation is after the prompt."""
 

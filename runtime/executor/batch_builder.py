@@ -34,7 +34,8 @@ class BuiltBatch:
     """One step as the model reads it, and what its logits are for.
 
     Logits come first for every sampled position, row after row, then for the prompt targets, row after row, and
-    last for each position of the rows' ``targets``, row after row.
+    last for each position of the rows' ``targets``, row after row. The states of the rows' ``pooled`` positions
+    come behind those that logits are made of.
     """
 
     forward: ForwardBatch
@@ -42,6 +43,7 @@ class BuiltBatch:
     num_sampled: int
     prompt_targets: list[PromptTargets]
     num_logits: int
+    """Without the pooled positions."""
 
     @property
     def first_target(self) -> int:
@@ -89,13 +91,14 @@ class BatchBuilder:
             )
         )
         logit_indices, num_sampled, prompt_targets = _logit_indices(rows, lens)
+        pooled = _pooled_indices(rows, lens)
         forward = ForwardBatch(
             input_ids=self._tensor(
                 np.array([token for row in rows for token in row.token_ids], dtype=np.int64)
             ),
             positions=self._tensor(_positions(starts, lens)),
             attention=plan,
-            logit_indices=self._tensor(logit_indices),
+            logit_indices=self._tensor(np.concatenate((logit_indices, pooled))),
         )
         sampling_rows = [index for index, row in enumerate(rows) if row.samples]
         return BuiltBatch(forward, sampling_rows, num_sampled, prompt_targets, len(logit_indices))
@@ -131,6 +134,17 @@ def _positions(starts: IntArray, lens: Sequence[int]) -> IntArray:
         return starts
     before = np.cumsum(lens) - lens
     return np.arange(total) + np.repeat(starts - before, lens)
+
+
+def _pooled_indices(rows: Sequence[BatchRow], lens: Sequence[int]) -> IntArray:
+    """Numbers of the tokens whose hidden states are wanted, row after row."""
+    before = np.cumsum(lens) - lens
+    wanted = [
+        np.arange(row.pooled.start, row.pooled.stop) + (first - row.start)
+        for row, first in zip(rows, before, strict=True)
+        if row.pooled
+    ]
+    return np.concatenate(wanted) if wanted else np.zeros(0, dtype=np.int64)
 
 
 def _logit_indices(rows: Sequence[BatchRow], lens: Sequence[int]) -> tuple[IntArray, int, list[PromptTargets]]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ramet.runtime.attention.base import AttentionBackend
 from ramet.runtime.executor.batch_builder import BatchBuilder, BuiltBatch
+from ramet.runtime.executor.hidden_states import with_hidden_states
 from ramet.runtime.executor.host_memory import keep_freed_memory
 from ramet.runtime.executor.logprobs import target_logprobs, token_logprobs
 from ramet.runtime.executor.sampler import NOT_FINITE, Sampler, not_finite_rows
@@ -96,7 +97,7 @@ class ModelRunner:
                 self._sampler.forget(row.slot)
         with torch.inference_mode():
             built = self._builder.build(rows)
-            logits = self._forward(built)
+            logits, pooled = self._forward(built)
             # The model has run, or is running on its device: by now the masks are there, as a rule.
             rows, instead = self._with_masks(rows)
             results = self._sampled(rows, built, logits)
@@ -104,7 +105,8 @@ class ModelRunner:
                 if results[index].error is None:
                     results[index] = result
             results = self._with_prompt_logprobs(rows, built, logits, results)
-            return self._with_target_logprobs(rows, built, logits, results)
+            results = self._with_target_logprobs(rows, built, logits, results)
+            return with_hidden_states(rows, pooled, results)
 
     def warmup(self, num_pages: int = 4) -> None:
         """Run one prefill of ``num_pages`` pages and one decode step, so that the first request does not pay
@@ -135,22 +137,26 @@ class ModelRunner:
             )
             self.run(ScheduledBatch(step_id=0, rows=(row,)))
 
-    def _forward(self, built: BuiltBatch) -> _Logits:
-        """Run the model, and say where the logits of positions first..end-1 come from.
+    def _forward(self, built: BuiltBatch) -> tuple[_Logits, Tensor | None]:
+        """Run the model, and say where the logits of positions first..end-1 come from; and the hidden states of
+        the pooled positions, where there are any and the model's head can be had apart.
 
-        Where they all fit, they are made at once. Else the model's head is applied piece by piece; a model
-        whose head cannot be had apart runs once for each piece, which writes the same KV again.
+        Where the logits all fit, they are made at once. Else the model's head is applied piece by piece; a
+        model whose head cannot be had apart runs once for each piece, which writes the same KV again.
         """
-        model, forward = self._model, built.forward
-        if built.num_logits <= self._positions_at_once:
-            logits = model.forward(forward)
-            return lambda first, end: logits[first:end]
-        if isinstance(model, HeadApart):
+        model, forward, num_logits = self._model, built.forward, built.num_logits
+        has_pooled = len(forward.logit_indices) > num_logits
+        if isinstance(model, HeadApart) and (has_pooled or num_logits > self._positions_at_once):
             head, hidden = model, model.hidden_states(forward)
-            return lambda first, end: head.logits(hidden[first:end])
+            return lambda first, end: head.logits(hidden[first:end]), hidden[num_logits:]
+        if has_pooled:
+            forward = replace(forward, logit_indices=forward.logit_indices[:num_logits])
+        if num_logits <= self._positions_at_once:
+            logits = model.forward(forward)
+            return lambda first, end: logits[first:end], None
         return lambda first, end: model.forward(
             replace(forward, logit_indices=forward.logit_indices[first:end])
-        )
+        ), None
 
     def _with_masks(self, rows: Sequence[BatchRow]) -> tuple[Sequence[BatchRow], dict[int, RowResult]]:
         """The rows with their masks, and by index the results of those that are without."""

@@ -1,6 +1,7 @@
 """The records that travel between a client, the engine and the scheduler."""
 
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -35,6 +36,10 @@ class ProgramTag(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, seconds, after which the answer is of no use."""
 
 
+Pooling = Literal["last", "mean"]
+"""Of which of a prompt's positions its embedding is made."""
+
+
 class SessionPin(msgspec.Struct, frozen=True, kw_only=True):
     """What a request leaves in the radix cache for its session: see ``scheduler.session_pins``."""
 
@@ -60,6 +65,8 @@ class GenerateInput(msgspec.Struct, frozen=True, kw_only=True):
     continuations: list[list[int]] = []
     """Where there are any, the request gives their scores instead of an answer: see TextOutput.scores. Each
     node of their trie behind ``token_ids`` is computed once."""
+    pooling: Pooling | None = None
+    """Gives the prompt's embedding with the end: see TextOutput.embedding."""
     pin: SessionPin | None = None
     """Keeps the whole of it in the cache once it has ended by itself, as its session's prefix."""
 
@@ -158,6 +165,9 @@ class TextOutput(msgspec.Struct, frozen=True, kw_only=True):
     scores: list[list[float]] | None = None
     """At the end of a request with continuations: of each the natural-log probability of its tokens, given the
     prompt and its tokens before."""
+    embedding: list[float] | None = None
+    """At the end of a request with pooling: the mean of the pooled positions' hidden states behind the last
+    norm, not normalised."""
     error: str | None = None
     error_kind: str | None = None
     """Name of the error's type, where it is not RequestFailedError."""

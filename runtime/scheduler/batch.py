@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ramet.runtime.grammar.guide import RowMask
 from ramet.runtime.protocol import RametError, SamplingParams, TokenLogprobs
+from ramet.runtime.scheduler.pooling import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,9 @@ class Targets:
 
 
 NO_TARGETS = Targets()
+
+
+NO_POSITIONS = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class BatchRow:
     pending_mask: RowMask | None = None
     """The same while threads are still at it; ``with_mask`` puts it in its place."""
     targets: Targets = NO_TARGETS
+    pooled: range = NO_POSITIONS
+    """Prompt positions of the row whose hidden states are wanted."""
     """All of positions that this row computes."""
 
     @property
@@ -111,6 +117,8 @@ class RowResult:
     """The row's masks were not there in time: nothing was sampled, and its last known token comes again."""
     target_logprobs: list[list[float]] | None = None
     """Where the row has targets: their natural-log probabilities in the model's own distribution, in order."""
+    hidden_states: States | None = None
+    """Where the row has pooled positions: one for each."""
 
 
 class Executor(Protocol):

@@ -91,6 +91,12 @@ def gather_target_logprobs(request: Request, row: BatchRow, result: RowResult) -
         request.target_logprobs += result.target_logprobs[known:]
 
 
+def gather_pooled(request: Request, row: BatchRow, result: RowResult) -> None:
+    """Add a chunk's hidden states to those of the chunks before."""
+    if request.pooled is not None and result.hidden_states is not None:
+        request.pooled.add(row.pooled, result.hidden_states)
+
+
 def check_results(batch: ScheduledBatch, results: Sequence[RowResult]) -> None:
     """The executor kept to its contract.
 
@@ -120,6 +126,10 @@ def check_results(batch: ScheduledBatch, results: Sequence[RowResult]) -> None:
                     f"the executor returned {len(result.prompt_logprobs or ())} prompt logprobs for request "
                     f"{row.request_id!r}; positions {first} to {last} were wanted"
                 )
+        if (0 if result.hidden_states is None else len(result.hidden_states)) != len(row.pooled):
+            raise ValueError(
+                f"the executor's hidden states of request {row.request_id!r} are not one a pooled position"
+            )
         found = [len(logprobs) for logprobs in result.target_logprobs or ()]
         if found != [len(token_ids) for token_ids in row.targets.token_ids]:
             raise ValueError(

@@ -17,6 +17,7 @@ from ramet.runtime.protocol import (
     TokenLogprobs,
 )
 from ramet.runtime.scheduler.batch import NO_TARGETS, Targets
+from ramet.runtime.scheduler.pooling import PooledStates
 
 NO_SLOT = -1
 NO_TAG = ProgramTag()
@@ -97,6 +98,8 @@ class Request:
     """Of positions of the prompt."""
     target_logprobs: list[list[float]] = field(default_factory=list)
     """Of the targets' first positions, as far as they were computed."""
+    pooled: PooledStates | None = None
+    """None: nobody wants the prompt's embedding."""
     num_forced_drafts: int = 0
     """Of the step that is being computed: how many of its drafts the grammar forces."""
 
@@ -144,6 +147,7 @@ class Request:
             pin=source.pin,
             matcher=matcher,
             targets=targets,
+            pooled=None if source.pooling is None else PooledStates(source.pooling, num_prompt_tokens),
             prompt_logprobs=[None] * num_prompt_tokens if wants_logprobs else None,
             next_prompt_logprob=max(1, params.prompt_logprobs_start) if wants_logprobs else num_prompt_tokens,
         )
@@ -167,12 +171,14 @@ class Request:
     def max_cached_tokens(self) -> int:
         """How much of the history may come from the cache: the last token must be computed, to sample from
         it, and so must the token before each prompt position whose log probability is still to come, and each
-        position whose targets are."""
+        position whose targets or hidden states are."""
         limit = len(self.history) - 1
         if self.next_prompt_logprob < self.num_prompt_tokens:
             limit = self.next_prompt_logprob - 1
         if len(self.target_logprobs) < len(self.targets.token_ids):
             limit = min(limit, self.targets.first + len(self.target_logprobs))
+        if self.pooled is not None and self.pooled.next < self.num_prompt_tokens:
+            limit = min(limit, self.pooled.next)
         return limit
 
     def stats(self) -> RequestStats:

@@ -1,7 +1,7 @@
 """RowBuilder: one request's part of a step, as the executor reads it."""
 
 from ramet.runtime.grammar.guide import RowMask
-from ramet.runtime.scheduler.batch import BatchRow
+from ramet.runtime.scheduler.batch import NO_POSITIONS, BatchRow
 from ramet.runtime.scheduler.drafting import DraftProposer, usable_drafts
 from ramet.runtime.scheduler.kv_pages import KVPages
 from ramet.runtime.scheduler.request import Request
@@ -62,6 +62,7 @@ class RowBuilder:
             banned_token_ids=request.banned_token_ids if is_banned else (),
             pending_mask=pending_mask,
             targets=request.targets.within(start, end),
+            pooled=NO_POSITIONS if request.pooled is None else request.pooled.within(start, end),
         )
 
     def _drafts(self, request: Request, limit: int, guess_limit: int, page_reserve: int) -> list[int]:

@@ -21,6 +21,7 @@ from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch
 from ramet.runtime.scheduler.commit import (
     check_results,
     commit_tokens,
+    gather_pooled,
     gather_prompt_logprobs,
     gather_target_logprobs,
 )
@@ -277,6 +278,7 @@ class Scheduler:
             self._pages.settle(request)
             gather_prompt_logprobs(request, row, result)
             gather_target_logprobs(request, row, result)
+            gather_pooled(request, row, result)
             request.num_computed_tokens = row.end - row.num_drafts
             if result.is_late:
                 self._hold(request)

@@ -17,12 +17,14 @@ from ramet.runtime.protocol import programs, wire
 from ramet.runtime.server import (
     chat_route,
     completion_route,
+    embedding_route,
     messages_route,
     native_routes,
     operations,
     page_route,
     programs_route,
     responses_route,
+    score_route,
     session_routes,
 )
 from ramet.runtime.server.chat_chunks import ChatCompletion
@@ -70,6 +72,8 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     ("/v1/chat/completions", chat_route.chat_completions, chat_route.RECORDS),
     ("/v1/completions", completion_route.completions, completion_route.RECORDS),
     ("/v1/responses", responses_route.responses, responses_route.RECORDS),
+    ("/v1/embeddings", embedding_route.embeddings, embedding_route.RECORDS),
+    ("/v1/score", score_route.score_labels, score_route.RECORDS),
     ("/v1/messages", messages_route.messages, messages_route.RECORDS),
     ("/v1/messages/count_tokens", messages_route.count_tokens, messages_route.RECORDS[:1]),
     (programs.PROGRAMS_ROUTE, programs_route.run_program, (programs.ProgramRequest,)),
@@ -90,10 +94,8 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     ("/abort", operations.abort, (operations.AbortRequest,)),
 )
 _NOT_HERE = {
-    "/v1/embeddings": ": models that generate text are served, and give no embeddings",
-    "/v1/score": f": POST {wire.SCORE_ROUTE} scores continuations of a prompt",
     "/v1/responses/compact": ": send the conversation as it is; every prefix is cached",
-    "/v1/rerank": f": POST {wire.SCORE_ROUTE} scores continuations of a prompt",
+    "/v1/rerank": ": POST /v1/score says how probable labels are behind a query and an item",
 }
 """Routes of others that clients may look for, and what to do instead."""
 _DELETE: tuple[tuple[str, Endpoint], ...] = (

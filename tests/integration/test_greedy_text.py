@@ -74,3 +74,19 @@ def test_greedy_text_is_that_of_transformers(pair: tuple[Engine, Any]) -> None:
 
 def _gguf_path(name: str) -> Path:
     return locate(EMBEDDED[name], environment().cache_dir, lambda _: None)
+
+
+def test_embeddings_are_transformers_hidden_states(pair: tuple[Engine, Any]) -> None:
+    """At the last position, and on average over all of them, behind the last norm."""
+    engine, oracle = pair
+    prompts = [engine.tokenizer.encode(prompt, add_bos=True) for prompt in PROMPTS[:6]]
+    with torch.inference_mode():
+        states = [
+            oracle(input_ids=torch.tensor([token_ids]), output_hidden_states=True).hidden_states[-1][0]
+            for token_ids in prompts
+        ]
+    for pooling in ("last", "mean"):
+        found = engine.embed(prompts, pooling=pooling, normalize=False)
+        for one, own in zip(found, states, strict=True):
+            expected = own[-1] if pooling == "last" else own.mean(dim=0)
+            assert (torch.tensor(one.embedding) - expected).norm() < 1e-3 * expected.norm()

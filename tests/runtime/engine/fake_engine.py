@@ -5,12 +5,16 @@ The rest, scheduler, cache, output and faces, is the product's own.
 
 import time
 import zlib
+from collections.abc import Sequence
+
+import numpy as np
 
 from ramet.runtime.protocol import Logprob, TokenLogprobs
 from ramet.runtime.scheduler.batch import BatchRow, RowResult, ScheduledBatch, with_mask
 from ramet.runtime.tokenizer.byte_tokenizer import EOS_ID
 
 VOCAB_SIZE = 258
+HIDDEN_SIZE = 4
 SAY = b"say:"
 """What stands behind it in the prompt is the answer, and then EOS."""
 
@@ -51,15 +55,29 @@ class SpeakingExecutor:
             last = min(row.end, row.num_prompt_tokens - 1)
             prompt_logprobs = [logprob_of(row.history[p]) for p in range(first, last + 1)]
         targets = [[logprob_of(token_id).chosen.logprob for token_id in ids] for ids in row.targets.token_ids]
+        hidden = (
+            np.array([state_at(row.history, p) for p in row.pooled], dtype=np.float32) if row.pooled else None
+        )
         if not row.samples:
-            return RowResult([], prompt_logprobs=prompt_logprobs, target_logprobs=targets)
+            return RowResult([], prompt_logprobs=prompt_logprobs, target_logprobs=targets, hidden_states=hidden)
         if b"row error" in prompt:
             return RowResult([], prompt_logprobs=prompt_logprobs, error="no token is allowed here")
         token_id = next_token(row, prompt)
         logprobs = None if row.params.logprobs is None else [logprob_of(token_id)]
         return RowResult(
-            [token_id], logprobs=logprobs, prompt_logprobs=prompt_logprobs, target_logprobs=targets
+            [token_id],
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            target_logprobs=targets,
+            hidden_states=hidden,
         )
+
+
+def state_at(token_ids: Sequence[int], position: int) -> list[float]:
+    """The hidden state of a position: a function of everything up to it."""
+    seed = zlib.crc32(repr(list(token_ids[: position + 1])).encode())
+    state: list[float] = np.random.default_rng(seed).standard_normal(HIDDEN_SIZE).tolist()
+    return state
 
 
 def next_token(row: BatchRow, prompt: bytes) -> int:

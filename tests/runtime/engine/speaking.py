@@ -9,7 +9,7 @@ from ramet.runtime.grammar import ChoiceBackend, GrammarCompiler, PrefixBackend
 from ramet.runtime.scheduler import Scheduler, SchedulerConfig
 from ramet.runtime.tokenizer import ByteTokenizer
 from tests.runtime.engine.builders import byte_spec
-from tests.runtime.engine.fake_engine import VOCAB_SIZE, SpeakingExecutor
+from tests.runtime.engine.fake_engine import HIDDEN_SIZE, VOCAB_SIZE, SpeakingExecutor
 
 CONTEXT = 400
 
@@ -47,6 +47,7 @@ def build_speaking(config: EngineConfig | None = None, executor: SpeakingExecuto
         context_length=context_length,
         kv_tokens=num_pages * page_size,
         page_size=page_size,
+        embedding_size=HIDDEN_SIZE,
         grammars=tuple(sorted(grammar.kinds)),
     )
     return BuiltEngine(core, info, tokenizer, byte_spec())

@@ -73,6 +73,13 @@ def logprob_of(state: int, token_id: int) -> TokenLogprobs:
     return TokenLogprobs(Logprob(token_id, -(state % 997) / 100, 0))
 
 
+def states_of(states: Sequence[int]) -> npt.NDArray[np.float32] | None:
+    """[number of states, 2] hidden states; None: there are none."""
+    return (
+        np.array([[state % 1009, 1e-3 * (state % 7)] for state in states], dtype=np.float32) if states else None
+    )
+
+
 class StepFailed(Exception):
     """The device gave up in the middle of a step."""
 
@@ -129,7 +136,12 @@ class FakeExecutor:
         result = self._row(row, slots, states)
         if instead is None or result.error is not None:
             return result
-        return replace(instead, prompt_logprobs=result.prompt_logprobs, target_logprobs=result.target_logprobs)
+        return replace(
+            instead,
+            prompt_logprobs=result.prompt_logprobs,
+            target_logprobs=result.target_logprobs,
+            hidden_states=result.hidden_states,
+        )
 
     def _take_pages(self, row: BatchRow) -> list[int]:
         """The KV slot of each position up to the row's end."""
@@ -184,11 +196,13 @@ class FakeExecutor:
             [logprob_of(states[position], token_id).chosen.logprob - token_id for token_id in token_ids]
             for position, token_ids in enumerate(row.targets.token_ids, row.targets.first)
         ]
+        hidden = states_of([states[position] for position in row.pooled])
         if not row.samples:
-            return RowResult([], prompt_logprobs=prompt_logprobs, target_logprobs=targets)
+            return RowResult([], None, prompt_logprobs, target_logprobs=targets, hidden_states=hidden)
         if is_broken:
             return RowResult([], error="logits are not finite")
-        return replace(self._sample(row, states, prompt_logprobs), target_logprobs=targets)
+        sampled = self._sample(row, states, prompt_logprobs)
+        return replace(sampled, target_logprobs=targets, hidden_states=hidden)
 
     def _prompt_logprobs(self, row: BatchRow, states: list[int]) -> list[TokenLogprobs] | None:
         if row.params.prompt_logprobs is None:

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ramet.runtime.cache import LfuEviction, PageAllocator, RadixCache
 from ramet.runtime.protocol import FinishReason, GenerateInput, SessionPin, TokenOutput
@@ -31,6 +32,7 @@ from tests.runtime.scheduler.fakes import (
     logprob_of,
     lone_run,
     make_input,
+    states_of,
 )
 
 VOCAB_SIZE = 40
@@ -167,9 +169,22 @@ class Simulation:
         assert request.finish_reason is reason
         assert (request.pages, request.node, request.slot) == ([], None, -1)
         assert request.num_overtaken <= self.config.max_overtakes
+        if request.pooled is not None and self.answers[request_id]:
+            assert request.pooled.embedding() == self.embedding(request_id)
         stats = request.stats()
         assert stats.num_output_tokens >= len(self.answers[request_id])
         assert stats.e2e is not None
+
+    def embedding(self, request_id: str) -> list[float]:
+        """Of its prompt as a whole."""
+        source = self.sources[request_id]
+        states = states_of(chain(source.token_ids)[-1 if source.pooling == "last" else 0 :])
+        assert states is not None
+        total = np.zeros(states.shape[1])
+        for state in states:
+            total += state
+        mean: list[float] = (total / len(states)).astype(np.float32).tolist()
+        return mean
 
     def abort(self, request_id: str) -> None:
         output = self.scheduler.abort(request_id)
@@ -243,7 +258,9 @@ def random_source(rng: Random, request_id: str, config: SchedulerConfig) -> Gene
         salt=rng.choice(["", "", "tenant"]),
         **params,
     )
-    return msgspec.structs.replace(source, pin=random_pin(rng))
+    return msgspec.structs.replace(
+        source, pin=random_pin(rng), pooling=rng.choice([None, None, "last", "mean"])
+    )
 
 
 def random_pin(rng: Random) -> SessionPin | None:
