@@ -109,6 +109,12 @@ class _Writer:
         }
         if isinstance(part, SeparatedTags):
             return {"type": "tags_with_separator", "separator": part.separator, **written}
+        if part.at_least_one:
+            raise UnsupportedConstraintError(
+                "triggered_tags with at_least_one cannot be enforced by xgrammar, which allows no text before "
+                "the first tag then; use llguidance",
+                field="grammar",
+            )
         triggers, excludes = list(part.triggers), list(part.excludes)
         return {"type": "triggered_tags", "triggers": triggers, "excludes": excludes, **written}
 

@@ -45,7 +45,7 @@ def test_a_document_is_written_as_it_was_read() -> None:
             "type": "triggered_tags",
             "triggers": ["<"],
             "tags": [tag],
-            "at_least_one": True,
+            "at_least_one": False,
             "stop_after_first": False,
             "excludes": [],
         },
@@ -53,7 +53,7 @@ def test_a_document_is_written_as_it_was_read() -> None:
             "type": "tags_with_separator",
             "tags": [tag],
             "separator": ",",
-            "at_least_one": False,
+            "at_least_one": True,
             "stop_after_first": True,
         },
         {"type": "tag", "begin": {"type": "token", "token": 114}, "content": number, "end": ["a", "b"]},
@@ -69,6 +69,15 @@ def test_a_document_is_written_as_it_was_read() -> None:
     [
         ({"type": "regex", "pattern": "."}, "differently"),
         ({"type": "grammar", "grammar": 'start: "a"'}, "Lark"),
+        (
+            {
+                "type": "triggered_tags",
+                "triggers": ["<"],
+                "tags": [{"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": ">"}],
+                "at_least_one": True,
+            },
+            "no text before the first tag",
+        ),
         ({"type": "token", "token": 115}, "ends the output"),
         ({"type": "json_schema", "json_schema": {}}, "max_whitespace is 0"),
         (
