@@ -215,6 +215,8 @@ class _Encoder:
         raise CannotBeSent(f"it says {variable.name!r}, which is a list of what branches make")
 
     def _gen(self, operation: Generate) -> programs.Gen:
+        if operation.lora is not None:
+            raise CannotBeSent("it asks for a LoRA adapter")
         marks = None
         if operation.reasoning is not None:
             format = operation.reasoning[0]

@@ -1,12 +1,16 @@
 """Programs as data: what is sent, and what is not."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 import ramet
+from ramet.lang.backends.base import SelectRequest
 from ramet.lang.backends.scripted import ScriptedBackend
 from ramet.lang.compiler.whole import CannotBeSent, TakesWhole, whole_program
+from ramet.lang.ir import ToolUse
+from ramet.lang.operations import Generate
 from ramet.runtime.protocol import programs
 
 
@@ -108,6 +112,17 @@ def test_what_has_no_form_is_named() -> None:
 
     assert "'n', which its own code makes of the answer" in refusal(parsed.compile())
     assert "'x', which is a list" in refusal(listed.compile())
+
+
+def test_every_field_of_a_call_is_sent_or_known_not_to_be() -> None:
+    """A new one must not be lost without a word."""
+    sent = {"variable", "params", "tag", "parse", "priority", "reasoning", "tools"}
+    assert {field.name for field in fields(Generate)} == sent | {"lora"}
+    assert set(SelectRequest.__struct_fields__) == {
+        "options", "normalization", "temperature", "seed", "tag", "priority",
+    }  # fmt: skip
+    kept_here = {"context", "on_error", "elsewhere"}
+    assert {field.name for field in fields(ToolUse)} == {"tools", "choice", "max_rounds"} | kept_here
 
 
 def test_a_program_that_is_too_large_is_run_call_by_call() -> None:

@@ -122,6 +122,92 @@ def test_native_routes(server: Served, path: str, fields: dict[str, Any]) -> Non
     check(server, path, fields)
 
 
+@settings(max_examples=100)
+@given(
+    path=st.sampled_from(["/v1/embeddings", "/v1/score"]),
+    fields=st.dictionaries(
+        st.sampled_from(
+            ["input", "pooling", "dimensions", "encoding_format", "query", "items", "label_token_ids", "item_first",
+             "apply_softmax", "model", "priority", "cache_salt", "program", "user"]
+        ),
+        VALUES,
+        max_size=4,
+    ),
+)  # fmt: skip
+def test_embeddings_and_scores(server: Served, path: str, fields: dict[str, Any]) -> None:
+    valid = {
+        "/v1/embeddings": {"input": "a"},
+        "/v1/score": {"query": "a", "items": ["b"], "label_token_ids": [5]},
+    }
+    check(server, path, {**valid[path], **fields})
+
+
+NAMES = st.sampled_from(["root", "a", "b", "", "x" * 300])
+OPERATIONS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "do": st.sampled_from(
+                ["text", "value", "gen", "select", "fork", "join", "begin_role", "end_role", "begin_scope",
+                 "end_scope", "run"]
+            )
+        },
+        optional={
+            "text": st.sampled_from(["say:x", "y"]),
+            "variable": NAMES,
+            "branches": st.lists(NAMES, max_size=2),
+            "options": st.lists(st.sampled_from(["a", "b", ""]), max_size=2),
+            "params": st.fixed_dictionaries({"max_tokens": st.just(3)}, optional={"temperature": SCALARS}),
+            "role": st.sampled_from(["user", "assistant", "x"]),
+            "keep_errors": SCALARS,
+            "tools": VALUES,
+        },
+    ),
+    max_size=5,
+)  # fmt: skip
+NEEDED = {
+    "text": ("text",), "value": ("variable",), "gen": ("variable", "params"), "select": ("variable", "options"),
+    "fork": ("branches",), "join": ("branches",), "begin_role": ("role",), "end_role": ("role",),
+    "end_scope": ("variable",),
+}  # fmt: skip
+
+
+@settings(max_examples=250)
+@given(
+    branches=st.lists(st.fixed_dictionaries({"name": NAMES, "operations": OPERATIONS}), max_size=3),
+    tidy=st.booleans(),
+    stream=st.booleans(),
+)
+def test_programs(server: Served, branches: list[dict[str, Any]], tidy: bool, stream: bool) -> None:
+    """``tidy``: each operation has what it needs and no more, so that more of them are taken."""
+    if tidy:
+        given = {"text": "say:x", "variable": "v", "params": {"max_tokens": 3}, "options": ["a", "b"]}
+        fallback: dict[str, Any] = {**given, "branches": [], "role": "user"}
+        for number, branch in enumerate(branches):
+            for position, one in enumerate(branch["operations"]):
+                needed = {name: one.get(name, fallback[name]) for name in NEEDED.get(one["do"], ())}
+                if "variable" in needed and one["do"] != "value":
+                    needed["variable"] = f"v{number}.{position}"
+                branch["operations"][position] = {"do": one["do"], **needed}
+    check(server, "/v1/programs", {"program": {"version": 1, "branches": branches}, "stream": stream})
+
+
+@settings(max_examples=80)
+@given(
+    path=st.sampled_from(["/v1/sessions", "/open_session", "/close_session", "/v1/programs/x/tool_results"]),
+    fields=st.dictionaries(
+        st.sampled_from(
+            ["session_id", "ttl", "max_tokens", "capacity_of_str_len", "timeout", "variable", "results"]
+        ),
+        VALUES,
+        max_size=3,
+    ),
+)
+def test_sessions_and_results(server: Served, path: str, fields: dict[str, Any]) -> None:
+    check(server, path, fields)
+    for session in server.get("/v1/sessions").json()["data"]:
+        server.post("/close_session", {"session_id": session["id"]})
+
+
 def test_the_engine_lived_through_all_of_it(server: Served) -> None:
     assert server.chat().json()["choices"][0]["message"]["content"] == "hello"
     server.engine.check_integrity()
