@@ -1,8 +1,8 @@
 // Small charts of the last minutes: one line each, with a cursor.
 
-import { byId, drawn, element } from "./dom.js";
+import { byId, drawn, element, widthOf } from "./dom.js";
 
-const WIDTH = 320;
+const USUAL_WIDTH = 320;
 const HEIGHT = 110;
 const LEFT = 4;
 const TOP = 12;
@@ -12,22 +12,23 @@ const BOTTOM = 16;
 export function chart(id, title, points, { span, format, top = 0, unit = "" }) {
   const values = points.map(([, value]) => value).filter((value) => value !== null);
   const most = nice(Math.max(top, ...values, 0));
-  const x = (ago) => LEFT + (1 - ago / span) * (WIDTH - 2 * LEFT);
+  const width = widthOf(id, USUAL_WIDTH);
+  const x = (ago) => LEFT + (1 - ago / span) * (width - 2 * LEFT);
   const y = (value) => HEIGHT - BOTTOM - (value / most) * (HEIGHT - BOTTOM - TOP);
   const latest = values.length ? format(values[values.length - 1]) : "–";
   const picture = drawn("svg", {
-    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    viewBox: `0 0 ${width} ${HEIGHT}`,
     role: "img",
     "aria-label": `${title}: ${latest}`,
   });
   for (const share of [0, 0.5, 1]) {
     const at = y(share * most);
-    picture.append(drawn("line", { class: "grid", x1: LEFT, x2: WIDTH - LEFT, y1: at, y2: at }));
+    picture.append(drawn("line", { class: "grid", x1: LEFT, x2: width - LEFT, y1: at, y2: at }));
   }
   picture.append(
     drawn("text", { class: "axis", x: LEFT, y: TOP - 3 }, `${format(most)}${unit}`),
     drawn("text", { class: "axis", x: LEFT, y: HEIGHT - 4 }, `${Math.round(span / 60)} min ago`),
-    drawn("text", { class: "axis", x: WIDTH - LEFT, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
+    drawn("text", { class: "axis", x: width - LEFT, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
   );
   for (const run of runs(points)) {
     const line = run.map(([ago, value]) => `${x(ago).toFixed(1)},${y(value).toFixed(1)}`);
@@ -41,16 +42,16 @@ export function chart(id, title, points, { span, format, top = 0, unit = "" }) {
     picture.append(drawn("polyline", { class: "series", points: line.join(" ") }));
   }
   const value = element("b", {}, `${latest}${values.length ? unit : ""}`);
-  watch(picture, value, points.filter(([, one]) => one !== null), { x, format, unit, latest: value.textContent });
+  watch(picture, value, points.filter(([, one]) => one !== null), { x, format, unit, width, latest: value.textContent });
   byId(id).replaceChildren(element("figcaption", {}, title, value), picture);
 }
 
-function watch(picture, value, points, { x, format, unit, latest }) {
+function watch(picture, value, points, { x, format, unit, width, latest }) {
   const cursor = drawn("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   picture.append(cursor);
   picture.addEventListener("pointermove", (event) => {
     const box = picture.getBoundingClientRect();
-    const at = ((event.clientX - box.left) / box.width) * WIDTH;
+    const at = ((event.clientX - box.left) / box.width) * width;
     let nearest = null;
     for (const point of points) {
       if (!nearest || Math.abs(x(point[0]) - at) < Math.abs(x(nearest[0]) - at)) nearest = point;

@@ -20,6 +20,11 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
+// How wide an element is drawn, so that a picture in it has text of one size on every screen.
+export function widthOf(id, otherwise) {
+  return byId(id).clientWidth || otherwise;
+}
+
 const whole = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 
 export function number(value) {

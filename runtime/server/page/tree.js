@@ -1,9 +1,9 @@
 // The radix tree as bars: tokens run to the right, and what is shared is as high as all that
 // goes on from it.
 
-import { byId, drawn, number } from "./dom.js";
+import { byId, drawn, number, widthOf } from "./dom.js";
 
-const WIDTH = 900;
+const USUAL_WIDTH = 900;
 const ROW = 18;
 const GAP = 2;
 
@@ -67,10 +67,11 @@ export function showTree(outline) {
   const { tree, rows } = linked(outline.nodes);
   const widest = Math.max(...tree.map((node) => node.left + width(node)), 1);
   const most = Math.max(...tree.map((node) => node.hits), 1);
-  const scale = WIDTH / widest;
+  const whole = widthOf("tree", USUAL_WIDTH);
+  const scale = whole / widest;
   const height = Math.max(rows * ROW, ROW);
   const picture = drawn("svg", {
-    viewBox: `0 0 ${WIDTH} ${height}`,
+    viewBox: `0 0 ${whole} ${height}`,
     role: "img",
     "aria-label": byId("tree-summary").textContent,
   });
@@ -84,7 +85,7 @@ export function showTree(outline) {
       byId("tree-detail").textContent = told(node);
     });
     picture.append(bar);
-    if (wide > 34) {
+    if (wide > 28) {
       const at = { class: "node-text", x: place.x + 5, y: place.y + Math.min(place.height / 2, 60) + 3.5 };
       picture.append(drawn("text", at, number(node.tokens)));
     }
