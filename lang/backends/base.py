@@ -55,10 +55,6 @@ class ToolOffer(msgspec.Struct, frozen=True, kw_only=True):
     """auto: the model calls or answers. required: it calls. none: it answers. Else the name of the tool that it
     calls."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(tool.name for tool in self.tools)
-
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the model made. ``arguments``: JSON text, as the model wrote it."""

@@ -153,7 +153,7 @@ class RecordingPrompt:
     def offer_tools(self, offer: ToolOffer) -> None:
         self._with_tools().offer_tools(offer)
         self._offer = offer
-        self._transcript.told = offer.names
+        self._transcript.tell_of(offer)
 
     def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
         self._with_tools().append_tool_calls(calls)

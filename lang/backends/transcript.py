@@ -62,6 +62,9 @@ class Transcript:
         self.role = None
         self.pieces.append(Piece("end", role))
 
+    def tell_of(self, offer: ToolOffer) -> None:
+        self.told = tuple(tool.name for tool in offer.tools)
+
     def append_tool_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
             self.pieces.append(Piece("call", msgspec.json.encode(call).decode()))
@@ -166,7 +169,7 @@ class TranscriptPrompt:
 
     def offer_tools(self, offer: ToolOffer) -> None:
         self._offer = offer
-        self.transcript.told = offer.names
+        self.transcript.tell_of(offer)
 
     def use_adapter(self, name: str) -> None:
         self.transcript.adapter = name
