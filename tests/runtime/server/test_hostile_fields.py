@@ -52,7 +52,8 @@ def check(server: Served, path: str, body: dict[str, Any]) -> None:
     else:
         whole = ("data: [DONE]\n\n", '"message_stop"}\n\n', "}\n\n")
         assert response.text.endswith(whole), (body, response.text)
-        assert '"error":{' not in response.text
+        # Programs tell of calls that fail; the stream itself is whole all the same.
+        assert path == "/v1/programs" or '"error":{' not in response.text
 
 
 @settings(max_examples=150)
@@ -127,15 +128,15 @@ def test_native_routes(server: Served, path: str, fields: dict[str, Any]) -> Non
     path=st.sampled_from(["/v1/embeddings", "/v1/score"]),
     fields=st.dictionaries(
         st.sampled_from(
-            ["input", "pooling", "dimensions", "encoding_format", "query", "items", "label_token_ids", "item_first",
-             "apply_softmax", "model", "priority", "cache_salt", "program", "user"]
+            ["input", "pooling", "dimensions", "encoding_format", "query", "items", "label_token_ids",
+             "item_first", "apply_softmax", "model", "priority", "cache_salt", "program", "user"]
         ),
         VALUES,
         max_size=4,
     ),
 )  # fmt: skip
 def test_embeddings_and_scores(server: Served, path: str, fields: dict[str, Any]) -> None:
-    valid = {
+    valid: dict[str, dict[str, Any]] = {
         "/v1/embeddings": {"input": "a"},
         "/v1/score": {"query": "a", "items": ["b"], "label_token_ids": [5]},
     }
