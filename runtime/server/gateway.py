@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -146,6 +146,7 @@ class Gateway:
         self.sessions = Sessions(config.max_sessions)
         self.live = 0
         self.is_draining = False
+        self._drain_followers: list[Callable[[float], None]] = []
 
     async def open(self, job: Job) -> "Answers":
         """Submits the job and waits for its first increment, so that what the engine refuses is known here.
@@ -209,6 +210,12 @@ class Gateway:
             self.is_draining = True
             for answers in list(self._open):
                 answers.cut_after(self._config.drain_timeout)
+            for follow in self._drain_followers:
+                follow(self._config.drain_timeout)
+
+    def when_draining(self, follow: Callable[[float], None]) -> None:
+        """Calls it once the server shuts down, with the seconds that what runs then has."""
+        self._drain_followers.append(follow)
 
     def leave(self, answers: "Answers", num_answers: int) -> None:
         """Called by Answers when they are closed, once."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +30,9 @@ DEFAULT_RUNNER = "ramet.lang.serving:ProgramRunner"
 """Who carries programs out: the language, which stands above the server and is handed to it by name, as an
 engine's builder is handed to the engine's process."""
 RETRY_SECONDS = 1
+KEEP_ALIVE_SECONDS = 15.0
+"""A program that waits for its client's tools sends nothing; a client, or a proxy between, would take it to be
+dead."""
 
 Tell = Callable[[programs.ProgramEvent], None]
 
@@ -82,6 +84,10 @@ class ProgramRun:
     program: RunningProgram
     events: "asyncio.Queue[programs.ProgramEvent | HttpError]"
     task: "asyncio.Task[None] | None" = None
+    limit: asyncio.Timeout | None = None
+    """While it is carried out."""
+    is_cut: bool = False
+    """By the server's end."""
 
 
 class ProgramRuns:
@@ -91,9 +97,17 @@ class ProgramRuns:
     """
 
     def __init__(
-        self, engine: EngineFace, gateway: Gateway, *, limit: int, timeout: float, runner: str = DEFAULT_RUNNER
+        self,
+        engine: EngineFace,
+        gateway: Gateway,
+        *,
+        limit: int,
+        timeout: float,
+        runner: str = DEFAULT_RUNNER,
+        keep_alive: float = KEEP_ALIVE_SECONDS,
     ) -> None:
-        """``timeout``: seconds that a program may take."""
+        """``timeout``: seconds that a program may take. ``keep_alive``: seconds without an event after which
+        its reader is told that it still runs."""
         self._engine = engine
         self._gateway = gateway
         self._limit = limit
@@ -101,6 +115,8 @@ class ProgramRuns:
         self._runner_name = runner
         self._live: dict[tuple[str, str], ProgramRun] = {}
         self._num_started = 0
+        self._keep_alive = keep_alive
+        gateway.when_draining(self._cut_after)
 
     @property
     def num_live(self) -> int:
@@ -155,10 +171,16 @@ class ProgramRuns:
         """Raises HttpError (404) where the tenant has no such run, InvalidRequestError for other results."""
         self._run(program_id, tenant).program.answer_tools(results)
 
-    async def events(self, run: ProgramRun) -> AsyncIterator[programs.ProgramEvent]:
-        """To the ProgramDone. Raises HttpError where the time is over or the server shuts down."""
+    async def events(self, run: ProgramRun) -> AsyncIterator[programs.ProgramEvent | None]:
+        """To the ProgramDone; None where there was none for a while. Raises HttpError where the time is over or
+        the server shuts down."""
         while True:
-            event = await run.events.get()
+            try:
+                async with asyncio.timeout(self._keep_alive):
+                    event = await run.events.get()
+            except TimeoutError:
+                yield None
+                continue
             if isinstance(event, HttpError):
                 raise event
             yield event
@@ -180,18 +202,29 @@ class ProgramRuns:
             )
         return run
 
+    def _cut_after(self, seconds: float) -> None:
+        """The server shuts down: what runs has this much time at most."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        for run in self._live.values():
+            before = None if run.limit is None else run.limit.when()
+            if run.limit is not None and before is not None and deadline < before and not run.limit.expired():
+                run.is_cut = True
+                run.limit.reschedule(deadline)
+
     async def _carry_out(self, run: ProgramRun, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+        done: programs.ProgramEvent | HttpError
         try:
-            async with asyncio.timeout(seconds):
-                done: programs.ProgramEvent | HttpError = await run.program.run()
+            async with asyncio.timeout(seconds) as run.limit:
+                done = await run.program.run()
         except TimeoutError:
-            done = deadline_exceeded(seconds)
+            done = cut_by_shutdown() if run.is_cut else deadline_exceeded(seconds)
         except Exception:
             # The boundary to the language: whoever reads has to be told that this is not the program's end.
             logger.exception("program %s failed", run.id)
             done = internal_error()
-        if self._gateway.is_draining and time.monotonic() < deadline:
+        finally:
+            run.limit = None
+        if self._gateway.is_draining:
             done = _told_of_shutdown(done)
         run.events.put_nowait(done)
 

@@ -87,7 +87,8 @@ async def _framed(runs: ProgramRuns, run: ProgramRun, started: programs.ProgramS
     yield framing.frame(msgspec.json.encode(started))
     try:
         async for event in runs.events(run):
-            yield framing.frame(msgspec.json.encode(event))
+            # A line that begins with a colon is a comment, which readers of events skip.
+            yield b": running\n\n" if event is None else framing.frame(msgspec.json.encode(event))
     except HttpError as error:
         yield framing.error(error)
         return

@@ -56,17 +56,28 @@ class Runner:
 NAME = f"{__name__}:Runner"
 
 
-async def told(runs: ProgramRuns, run: object) -> list[programs.ProgramEvent]:
+async def told(runs: ProgramRuns, run: object) -> list[programs.ProgramEvent | None]:
     async with asyncio.timeout(SECONDS):
         return [event async for event in runs.events(run)]  # type: ignore[arg-type]
 
 
-def opened(body: object, *, limit: int = 2, timeout: float = SECONDS, error: Exception | None = None) -> None:
+def opened(
+    body: object,
+    *,
+    limit: int = 2,
+    timeout: float = SECONDS,
+    error: Exception | None = None,
+    drain_timeout: float = 30.0,
+    keep_alive: float = SECONDS,
+) -> None:
     async def main() -> None:
         Runner.error = error
         with open_engine(spec()) as engine:
-            gateway = Gateway(engine, ServerConfig(), ServerMetrics("m"), width=4)
-            runs = ProgramRuns(engine, gateway, limit=limit, timeout=timeout, runner=NAME)
+            config = ServerConfig(drain_timeout=drain_timeout)
+            gateway = Gateway(engine, config, ServerMetrics("m"), width=4)
+            runs = ProgramRuns(
+                engine, gateway, limit=limit, timeout=timeout, runner=NAME, keep_alive=keep_alive
+            )
             await body(runs, gateway)  # type: ignore[operator]
             assert runs.num_live == 0
 
@@ -129,6 +140,34 @@ def test_time_that_is_over_and_faults_are_told() -> None:
 
     opened(late, timeout=0.01)
     opened(broken, error=KeyError("ours"))
+
+
+def test_a_run_that_has_nothing_to_tell_says_that_it_runs() -> None:
+    async def body(runs: ProgramRuns, gateway: Gateway) -> None:
+        run = runs.open(PROGRAM, Tenant())
+        events = runs.events(run)
+        async with asyncio.timeout(SECONDS):
+            assert await anext(events) is None
+            assert await anext(events) is None
+            runs.cancel(run.id, Tenant())
+            seen = [event async for event in events if event is not None]
+        assert [type(event).__name__ for event in seen] == ["ProgramDone"]
+        await runs.close(run)
+
+    opened(body, keep_alive=0.01)
+
+
+def test_what_waits_when_the_server_shuts_down_is_cut() -> None:
+    async def body(runs: ProgramRuns, gateway: Gateway) -> None:
+        run = runs.open(PROGRAM, Tenant())
+        await asyncio.sleep(0)
+        gateway.start_draining()
+        with pytest.raises(HttpError) as refused:
+            await told(runs, run)
+        assert refused.value.detail.code == "draining"
+        await runs.close(run)
+
+    opened(body, drain_timeout=0.01)
 
 
 def test_none_begins_while_the_server_shuts_down() -> None:
