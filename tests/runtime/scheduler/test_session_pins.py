@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from ramet.runtime.cache import PageAllocator, RadixCache, RadixNode
 from ramet.runtime.protocol import SessionPin
 from ramet.runtime.scheduler.session_pins import SessionPins
+from tests.runtime.scheduler.fakes import make_input
+from tests.runtime.scheduler.simulation import Simulation, tiny_config
 
 NUM_PAGES = 64
 
@@ -147,3 +150,20 @@ def test_pages_and_locks_always_add_up(actions: list[tuple[str, str, list[int]]]
                 kept.now += numbers[0] * 6
         kept.check()
         assert kept.pins.num_tokens <= 12 * page_size
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_session_that_is_closed_while_its_request_runs_keeps_nothing(closes: bool) -> None:
+    simulation = Simulation(tiny_config(1, num_pages=96))
+    source = make_input("r", [1, 2, 3, 4, 5], max_tokens=6, ignore_eos=True)
+    pin = SessionPin(session="alpha", seconds=1e6, max_tokens=100)
+    simulation.add(msgspec.structs.replace(source, pin=pin))
+    simulation.step()
+    if closes:
+        simulation.release("alpha")
+    while simulation.scheduler.has_work:
+        simulation.step()
+    stats = simulation.scheduler.stats()
+    # The last token's KV was never computed.
+    assert (stats.num_sessions, stats.num_pinned_tokens) == ((0, 0) if closes else (1, 10))
+    simulation.drain()
