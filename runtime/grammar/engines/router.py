@@ -15,6 +15,7 @@ from ramet.runtime.grammar.engines.outlines import OutlinesBackend
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import read_structural_tag
 from ramet.runtime.grammar.engines.xgr import XgrammarBackend
+from ramet.runtime.grammar.engines.xgr_subset import gbnf_of, xgrammar_of_structural_tag
 from ramet.runtime.grammar.prefix import PrefixBackend
 from ramet.runtime.grammar.schema import SchemaPlan, Validator, plan
 from ramet.runtime.grammar.token_table import TokenTable
@@ -108,7 +109,7 @@ class EngineRouter:
             case JsonSchema(backend="auto"):
                 return self._plan(spec.schema).safest_engine == "xgrammar"
             case Ebnf(backend="auto") | StructuralTag(backend="auto"):
-                return self._is_refused_by_guidance(spec)
+                return self._is_left_to_xgrammar(spec)
             case _:
                 return spec.backend in ("xgrammar", "outlines")
 
@@ -177,17 +178,30 @@ class EngineRouter:
                     lambda: self._xgrammar.compile_tag(document, bound),
                 )
 
-    def _is_refused_by_guidance(self, spec: Ebnf | StructuralTag) -> bool:
-        """If it is not, what it was compiled to is kept for ``compile``, which comes next."""
+    def _is_left_to_xgrammar(self, spec: Ebnf | StructuralTag) -> bool:
+        """Whether llguidance refuses it, and xgrammar may not. What llguidance made of it is kept for
+        ``compile``, which comes next."""
         try:
             compiled = self.compile(msgspec.structs.replace(spec, backend="llguidance"))
         except UnsupportedConstraintError:
-            return True
+            return self._is_for_xgrammar(spec)
         with self._tried_lock:
             self._tried[spec] = compiled
             while len(self._tried) > MAX_TRIED:
                 del self._tried[next(iter(self._tried))]
         return False
+
+    def _is_for_xgrammar(self, spec: Ebnf | StructuralTag) -> bool:
+        """Whether it is worth asking: not for what is seen beforehand to be beyond it."""
+        try:
+            if isinstance(spec, Ebnf):
+                gbnf_of(spec)
+            else:
+                document = read_structural_tag(spec.spec)
+                xgrammar_of_structural_tag(document, self._spellings, spec.max_whitespace)
+        except UnsupportedConstraintError:
+            return False
+        return True
 
     def _take_tried(self, spec: GrammarSpec) -> CompiledGrammar | None:
         with self._tried_lock:

@@ -33,13 +33,14 @@ CPU_MARGIN_SECONDS = 5.0
 """CPU time beyond the deadline after which the kernel ends a trial whose parent is not there to end it."""
 MAX_GROWTH = 0.5
 """A process that keeps more than this share of its memory limit is not used for another trial."""
+IDLE_SECONDS = 120.0
 NICENESS = 5
 """Who waits for a grammar waits behind those who wait for tokens."""
 _STRIDE = 0x9E3779B1
 
 
 def main(requests_fd: int, replies_fd: int) -> NoReturn:
-    """Until the parent closes its end, or memory has grown."""
+    """Until the parent closes its end, memory has grown, or nothing was to be tried for IDLE_SECONDS."""
     os.nice(NICENESS)
     frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_all, args=(requests_fd, frames), daemon=True).start()
@@ -49,7 +50,11 @@ def main(requests_fd: int, replies_fd: int) -> NoReturn:
     first_bytes = address_space()
     _reply(replies_fd, Ready())
     while address_space() - first_bytes <= MAX_GROWTH * setup.max_bytes:
-        trial = msgspec.msgpack.decode(frames.get(), type=Trial)
+        try:
+            trial = msgspec.msgpack.decode(frames.get(timeout=IDLE_SECONDS), type=Trial)
+        except queue.Empty:
+            # Loaded engines hold hundreds of megabytes. The parent starts another child when it needs one.
+            break
         # What an engine itself takes, whichever spec is the first to need it, is nothing of that spec's.
         before = address_space()
         bound_memory(None)

@@ -144,6 +144,20 @@ def test_a_pattern_that_can_neither_be_enforced_nor_checked_is_refused(tiny_rout
         tiny_router.compile(spec)
 
 
+TEXT_THEN_DOT = json.dumps(
+    {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "regex", "pattern": "."}]}
+)
+
+
+@pytest.mark.parametrize("spec", [Ebnf('start: %json {"$ref": "#"}'), StructuralTag(TEXT_THEN_DOT)])
+def test_what_xgrammar_cannot_have_either_is_not_tried_out(
+    tiny_router: EngineRouter, spec: GrammarSpec
+) -> None:
+    assert not tiny_router.needs_probe(spec)
+    with pytest.raises(UnsupportedConstraintError, match="xgrammar"):
+        tiny_router.compile(spec)
+
+
 @pytest.mark.parametrize(
     "spec", [Ebnf('start: "a" | "b"'), StructuralTag('{"type": "const_string", "value": "a"}')]
 )
