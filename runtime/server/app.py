@@ -61,6 +61,8 @@ _ANSWERS = {
     wire.FLUSH_CACHE_ROUTE: Answer(wire.FlushCacheResponse),
     wire.MODEL_INFO_ROUTE: Answer(wire.ServedModel),
     wire.TOKENIZER_ROUTE: Answer(media_type="application/msgpack"),
+    "/open_session": Answer(kind="string"),
+    "/close_session": Answer(media_type=""),
     "/metrics": Answer(media_type="text/plain"),
 }
 

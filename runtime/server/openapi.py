@@ -17,8 +17,11 @@ class Answer(msgspec.Struct, frozen=True):
     """What a route answers with where all is well."""
 
     record: type[msgspec.Struct] | None = None
-    """None: any JSON object."""
+    """None: any JSON object, or what ``kind`` says."""
+    kind: str = "object"
+    """JSON's type of an answer without a record."""
     media_type: str = "application/json"
+    """Empty: there is nothing in it."""
     streams: bool = False
     """With ``stream`` it is server-sent events."""
 
@@ -75,18 +78,18 @@ def with_records(app: FastAPI, bodies: Sequence[Records], answers: Mapping[str, 
 
 def _complete(operation: dict[str, Any], path: str, answer: Answer) -> None:
     """Adds what can be answered, and what the path has in braces."""
-    schema: dict[str, Any] = {"type": "object"}
+    schema: dict[str, Any] = {"type": answer.kind}
     if answer.media_type != "application/json":
         schema = {"type": "string"}
     elif answer.record is not None:
         schema = {"$ref": _REFERENCE.format(name=answer.record.__name__)}
-    content: dict[str, Any] = {answer.media_type: {"schema": schema}}
+    content: dict[str, Any] = {answer.media_type: {"schema": schema}} if answer.media_type else {}
     if answer.streams:
         content["text/event-stream"] = {"schema": {}}
     anthropic = path.startswith(_ANTHROPIC_ROUTES)
     error = _ANTHROPIC_ERROR if anthropic else {"$ref": _REFERENCE.format(name=ErrorBody.__name__)}
     operation["responses"] = {
-        "200": {"description": "What was asked for.", "content": content},
+        "200": {"description": "What was asked for.", **({"content": content} if content else {})},
         **{
             status: {"description": "What went wrong.", "content": {"application/json": {"schema": error}}}
             for status in _OPEN_ENDED
