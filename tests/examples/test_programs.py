@@ -118,7 +118,8 @@ def test_agent_memory(engine: Any) -> None:
     module = load("agent_memory")
     states = module.main(engine)
     assert [state.ret_value for state in states] == [state["action"] for state in states]
-    assert cached_share(engine) > 0.8
+    # A select reads its prompt once, however many options it has.
+    assert cached_share(engine) > 0.6
 
 
 def test_tool_calls(engine: Any) -> None:
