@@ -61,6 +61,11 @@ def syntax_of(spec: Ebnf) -> str:
     return "gbnf" if _GBNF_RULE.search(spec.grammar) else "lark"
 
 
+def num_gbnf_rules(grammar: str) -> int:
+    """How many rules a grammar in GBNF defines."""
+    return len(_GBNF_RULE.findall(grammar))
+
+
 def lark_of_ebnf(spec: Ebnf, spellings: Spellings, policy: Mapping[str, object]) -> str:
     """The grammar as Lark. ``policy``: llguidance's options for JSON schemas in it.
 
@@ -204,7 +209,7 @@ def _lark_of_gbnf(grammar: str) -> str:
         raise InvalidRequestError(
             "grammars need llguidance: pip install 'llguidance>=1.9,<2'", field="grammar"
         ) from error
-    if (num_rules := len(_GBNF_RULE.findall(grammar))) > MAX_GBNF_RULES or len(grammar) > MAX_GBNF_CHARS:
+    if (num_rules := num_gbnf_rules(grammar)) > MAX_GBNF_RULES or len(grammar) > MAX_GBNF_CHARS:
         raise _refused(
             f"it has {num_rules} rules in {len(grammar)} characters; llguidance is given GBNF of up to "
             f"{MAX_GBNF_RULES} rules in {MAX_GBNF_CHARS} characters",

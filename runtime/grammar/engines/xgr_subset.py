@@ -4,7 +4,12 @@ from collections.abc import Mapping
 
 from ramet.runtime.grammar.engines.endless_rules import check_ends
 from ramet.runtime.grammar.engines.full_pattern import FullPattern, full_pattern, refuse
-from ramet.runtime.grammar.engines.lark_text import gbnf_without_dots, schema_object, syntax_of
+from ramet.runtime.grammar.engines.lark_text import (
+    gbnf_without_dots,
+    num_gbnf_rules,
+    schema_object,
+    syntax_of,
+)
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import (
     AnyText,
@@ -27,6 +32,8 @@ from ramet.runtime.protocol import Ebnf, UnsupportedConstraintError
 
 MAX_REPEATS = 1_000
 """Compile time grows with their number."""
+MAX_GBNF_RULES = 4_000
+"""20,000 take it ten seconds."""
 
 
 def xgrammar_pattern(pattern: str) -> FullPattern:
@@ -142,6 +149,12 @@ def gbnf_of(ebnf: Ebnf) -> str:
     if syntax_of(ebnf) != "gbnf":
         raise UnsupportedConstraintError(
             "a grammar in Lark cannot be enforced by xgrammar; write it as GBNF, or use llguidance",
+            field="grammar",
+        )
+    if (count := num_gbnf_rules(ebnf.grammar)) > MAX_GBNF_RULES:
+        raise UnsupportedConstraintError(
+            f"a grammar of {count} rules in GBNF cannot be enforced by xgrammar, which is given at most "
+            f"{MAX_GBNF_RULES}; write it as Lark",
             field="grammar",
         )
     check_ends(ebnf.grammar, "gbnf")

@@ -100,3 +100,6 @@ def test_grammars_are_gbnf() -> None:
     assert gbnf_of(Ebnf('root ::= "a"')) == 'root ::= "a"'
     with pytest.raises(UnsupportedConstraintError, match="Lark cannot be enforced by xgrammar"):
         gbnf_of(Ebnf('root ::= "a"', syntax="lark"))
+    many = "\n".join(["root ::= r0", *(f'r{index} ::= "a"' for index in range(5_000))])
+    with pytest.raises(UnsupportedConstraintError, match="5001 rules in GBNF cannot be enforced by xgrammar"):
+        gbnf_of(Ebnf(many))
