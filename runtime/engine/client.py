@@ -52,9 +52,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     compiling_requests: int = 0
     """They wait for their grammar."""
     running_requests: int = 0
+    """Here and above one that scores continuations counts once for each path that its trie is computed in."""
     finished_requests: int = 0
-    """All that ended, whatever their finish reason. One that scores continuations counts, here and above, once
-    for each path that its trie is computed in."""
+    """All that ended, whatever their finish reason."""
     aborted_requests: int = 0
     failed_requests: int = 0
     prompt_tokens: int = 0

@@ -87,6 +87,8 @@ class EngineCore:
         """Of the requests that wait for their grammar."""
         self._checks = AnswerChecks(on_done=self._wakeup.set) if checks is None else checks
         self._scores = ScoreRequests()
+        self._num_extra_ends = 0
+        """By how much more of the scheduler's requests have ended than of those that were added."""
         self._num_aborted = 0
         self._num_failed = 0
 
@@ -132,6 +134,7 @@ class EngineCore:
         """
         if request_id in self._scores:
             self._num_aborted += 1
+            self._num_extra_ends -= 1
             return [self._end_scores(request_id, FinishReason.ABORT)]
         output = self._scheduler.abort(request_id)
         if output is not None:
@@ -177,7 +180,7 @@ class EngineCore:
             waiting_requests=counts.num_waiting,
             compiling_requests=counts.num_compiling,
             running_requests=counts.num_running,
-            finished_requests=counts.num_finished - self._checks.num_resamples,
+            finished_requests=counts.num_finished - self._checks.num_resamples - self._num_extra_ends,
             aborted_requests=self._num_aborted,
             failed_requests=self._num_failed,
             prompt_tokens=counts.num_prompt_tokens,
@@ -332,6 +335,7 @@ class EngineCore:
             ended = self._end_scores(request_id, output.finish_reason)
             return [msgspec.structs.replace(ended, error=output.error, error_kind=output.error_kind)]
         whole = self._scores.push(output, stats)
+        self._num_extra_ends += whole is None
         return [] if whole is None else [whole]
 
     def _end_scores(self, request_id: str, reason: FinishReason) -> TextOutput:
@@ -339,6 +343,7 @@ class EngineCore:
         for part in self._scores.close(request_id):
             if self._live.pop(part, None) is not None:
                 self._scheduler.abort(part)
+                self._num_extra_ends += 1
         return TextOutput(request_id=request_id, finish_reason=reason, stats=RequestStats())
 
     def _text_of(self, output: TokenOutput) -> TextOutput:

@@ -56,6 +56,7 @@ def test_the_scores_come_at_once_and_each_node_is_computed_once() -> None:
     assert executor.computed_tokens == 2 * (10 + len(inner)) - 9
     assert outputs[0].stats is not None
     assert outputs[0].stats.num_cached_tokens == 9
+    assert core.stats().finished_requests == 2
 
 
 def test_options_of_one_token_cost_the_prompt_alone() -> None:
@@ -93,6 +94,7 @@ def test_an_abort_ends_the_request_once_and_frees_all(after: int) -> None:
     assert not core.has_work()
     stats = core.stats()
     assert (stats.aborted_requests, stats.running_requests, stats.waiting_requests) == (1, 0, 0)
+    assert stats.finished_requests == 1
 
 
 class Failing(SpeakingExecutor):
@@ -119,7 +121,7 @@ def test_a_failure_ends_the_request_once_and_the_engine_goes_on(fails: str, mess
     (ended,) = outputs
     assert (ended.finish_reason, ended.scores) == (FinishReason.ERROR, None)
     assert message in str(ended.error)
-    assert core.stats().failed_requests == 1
+    assert (core.stats().failed_requests, core.stats().finished_requests) == (1, 1)
     executor.fails, executor.num_steps = "", -1000
     (outputs,) = run(core, score("a", "q" * 12)).values()
     assert outputs[0].scores == expected()
@@ -135,6 +137,7 @@ def test_what_cannot_run_is_refused_and_leaves_nothing() -> None:
         )
     core.check_integrity()
     assert not core.has_work()
+    assert core.stats().finished_requests == 0
     outputs: list[TextOutput] = run(core, score("a", "q", "fits"))["a"]
     assert outputs[0].scores == expected("fits")
     core.add(score("b", "q"))
