@@ -17,6 +17,8 @@ from ramet.runtime.server.tracing import RequestSpan, Tracing
 
 logger = logging.getLogger(__name__)
 
+_ANTHROPIC_ROUTES = "/v1/messages"
+"""Clients look for the id under another name there."""
 _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 """What a client's own id may be to go into the log and back in a header."""
 
@@ -50,7 +52,10 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                if scope["path"].startswith(_ANTHROPIC_ROUTES):
+                    headers["request-id"] = request_id
             await send(message)
 
         try:

@@ -14,6 +14,8 @@ def test_every_answer_has_an_id(server: Served) -> None:
     ids = {server.get("/health").headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
     assert server.get("/health", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+    for response in (server.post("/v1/messages", {}), server.post("/v1/messages/count_tokens", {})):
+        assert response.headers["request-id"] == response.headers["x-request-id"]
     for hostile in ("a b", "x" * 500, "a;b"):
         assert server.get("/health", headers={"x-request-id": hostile}).headers["x-request-id"] != hostile
 
