@@ -364,3 +364,14 @@ def test_a_fork_is_refused_at_once_and_harms_nothing() -> None:
 def test_the_cache_has_an_outline(engine: EngineProcess) -> None:
     assert engine.cache_outline("abc").num_nodes == 3
     assert engine.release_session("mine") == 4
+
+
+def test_scores_are_one_request_there_too() -> None:
+    with EngineProcess(
+        "fake", builder="tests.runtime.engine.speaking:build_speaking", start_timeout=60
+    ) as engine:
+        scores = engine.score("Is it? ", ["yes", "yesterday", "no"])
+        assert [one.token_logprobs for one in scores] == [
+            [pytest.approx(-0.5 - byte / 1000) for byte in text] for text in (b"yes", b"yesterday", b"no")
+        ]
+        assert engine.stats().finished_requests == 1
