@@ -168,7 +168,9 @@ class Gateway:
         self._count(job.num_answers)
         try:
             await answers.start(self._engine)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, RametError):
+                span.failed(error)
             await answers.aclose()
             raise
         return answers

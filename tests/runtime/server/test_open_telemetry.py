@@ -135,6 +135,8 @@ def test_failures_are_errors_without_what_was_sent() -> None:
         (request,) = spans_of(exporter).values()
         assert request.status.status_code is StatusCode.UNSET
         assert attributes(request)["http.response.status_code"] == 400
+        server.complete([65] * 3000)
+        assert attributes(spans_of(exporter)["text_completion speaking"])["error.type"] == "PromptTooLongError"
         server.get("/a/secret/path")
         assert set(spans_of(exporter)) == {"GET unknown"}
         server.chat("slow", max_tokens=1900, timeout=0.05)
