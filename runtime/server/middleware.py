@@ -13,10 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ramet.runtime.server.errors import HttpError, error_response, internal_error
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.responding import CLIENT_GONE
-from ramet.runtime.server.tracing import RequestSpan, Tracing
+from ramet.runtime.server.tracing import NoTracing, RequestSpan, Tracing
 
 logger = logging.getLogger(__name__)
 
+PROBES = frozenset(("/health", "/ready", "/metrics", "/activity", "/cache_tree"))
+"""Machines and pages ask them every second: they are not traced."""
 _ANTHROPIC_ROUTES = "/v1/messages"
 """Clients look for the id under another name there."""
 _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -33,12 +35,14 @@ class RequestMiddleware:
         self._app = app
         self._metrics = metrics
         self._tracing = tracing
+        self._no_tracing = NoTracing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with self._tracing.request(scope["method"], Headers(scope=scope)) as span:
+        tracing = self._no_tracing if scope["path"] in PROBES else self._tracing
+        with tracing.request(scope["method"], Headers(scope=scope)) as span:
             await self._answer(scope, receive, send, span)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, span: RequestSpan) -> None:

@@ -143,6 +143,13 @@ def test_failures_are_errors_without_what_was_sent() -> None:
         assert attributes(spans_of(exporter)["chat speaking"])["error.type"] == "HttpError"
 
 
+def test_probes_are_not_traced() -> None:
+    with traced() as (server, exporter):
+        for path in ("/health", "/ready", "/metrics", "/activity", "/cache_tree"):
+            assert server.get(path).status_code == 200
+        assert spans_of(exporter) == {}
+
+
 def test_several_answers_are_one_span() -> None:
     with traced() as (server, exporter):
         server.complete(["say:a", "say:bb"], n=2)
