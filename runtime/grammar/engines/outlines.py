@@ -27,6 +27,33 @@ SMALL_CLASSES = frozenset({"."})
 """Of which an automaton over UTF-8 stays small."""
 
 
+def outlines_pattern(spec: Regex | Choice) -> str:
+    """The pattern that outlines-core is given. Raises UnsupportedConstraintError: it could hang on it."""
+    if isinstance(spec, Choice):
+        if sum(map(len, spec.options)) > MAX_PATTERN:
+            raise UnsupportedConstraintError(
+                f"outlines takes {MAX_PATTERN} characters of options at most; use auto", field="grammar"
+            )
+        return "|".join(map(literal_pattern, spec.options))
+
+    full = full_pattern(spec.pattern)
+    if len(spec.pattern) > MAX_PATTERN:
+        raise refuse(spec.pattern, f"outlines takes {MAX_PATTERN} characters at most; use llguidance")
+    if full.classes - SMALL_CLASSES or full.has_flags:
+        named = ", ".join(sorted(full.classes - SMALL_CLASSES)) or "a flag"
+        raise refuse(
+            spec.pattern,
+            f"with {named} it can take outlines all memory; write the characters out as in [0-9]",
+        )
+    if full.is_nested or full.repeats > MAX_REPEATS:
+        raise refuse(
+            spec.pattern,
+            f"outlines can hang on a repeat inside of a repeat, or more than {MAX_REPEATS} copies; use "
+            "llguidance",
+        )
+    return full.text
+
+
 class OutlinesBackend:
     """Compiles with outlines-core what the router gives it. Thread-safe."""
 
@@ -39,29 +66,10 @@ class OutlinesBackend:
         _ = self._vocabulary
 
     def compile_regex(self, spec: Regex) -> "CompiledOutlines":
-        full = full_pattern(spec.pattern)
-        if len(spec.pattern) > MAX_PATTERN:
-            raise refuse(spec.pattern, f"outlines takes {MAX_PATTERN} characters at most; use llguidance")
-        if full.classes - SMALL_CLASSES or full.has_flags:
-            named = ", ".join(sorted(full.classes - SMALL_CLASSES)) or "a flag"
-            raise refuse(
-                spec.pattern,
-                f"with {named} it can take outlines all memory; write the characters out as in [0-9]",
-            )
-        if full.is_nested or full.repeats > MAX_REPEATS:
-            raise refuse(
-                spec.pattern,
-                f"outlines can hang on a repeat inside of a repeat, or more than {MAX_REPEATS} copies; use "
-                "llguidance",
-            )
-        return self._compile(full.text)
+        return self._compile(outlines_pattern(spec))
 
     def compile_choice(self, spec: Choice) -> "CompiledOutlines":
-        if sum(map(len, spec.options)) > MAX_PATTERN:
-            raise UnsupportedConstraintError(
-                f"outlines takes {MAX_PATTERN} characters of options at most; use auto", field="grammar"
-            )
-        return self._compile("|".join(map(literal_pattern, spec.options)))
+        return self._compile(outlines_pattern(spec))
 
     def _compile(self, pattern: str) -> "CompiledOutlines":
         vocabulary = self._vocabulary

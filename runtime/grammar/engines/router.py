@@ -11,11 +11,11 @@ from ramet.runtime.grammar.backend import Check, CompiledGrammar, GrammarMatcher
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.engines.guidance import GuidanceBackend
 from ramet.runtime.grammar.engines.lazy import KINDS, PROBE_BUILDER
-from ramet.runtime.grammar.engines.outlines import OutlinesBackend
+from ramet.runtime.grammar.engines.outlines import OutlinesBackend, outlines_pattern
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import read_structural_tag
 from ramet.runtime.grammar.engines.xgr import XgrammarBackend
-from ramet.runtime.grammar.engines.xgr_subset import gbnf_of, xgrammar_of_structural_tag
+from ramet.runtime.grammar.engines.xgr_subset import gbnf_of, xgrammar_of_structural_tag, xgrammar_pattern
 from ramet.runtime.grammar.prefix import PrefixBackend
 from ramet.runtime.grammar.schema import SchemaPlan, Validator, plan
 from ramet.runtime.grammar.token_table import TokenTable
@@ -111,7 +111,25 @@ class EngineRouter:
             case Ebnf(backend="auto") | StructuralTag(backend="auto"):
                 return self._is_left_to_xgrammar(spec)
             case _:
-                return spec.backend in ("xgrammar", "outlines")
+                return spec.backend in ("xgrammar", "outlines") and self._passes_checks(spec)
+
+    def _passes_checks(self, spec: GrammarSpec) -> bool:
+        """False: ``compile`` refuses it without the engine that it names.
+
+        Raises InvalidRequestError: as ``compile`` would, without the engine.
+        """
+        match spec:
+            case JsonSchema(backend="xgrammar"):
+                self._plan(spec.schema).choose("xgrammar", strict=spec.strict)
+            case Regex(backend="xgrammar"):
+                xgrammar_pattern(spec.pattern)
+            case Ebnf(backend="xgrammar") | StructuralTag(backend="xgrammar"):
+                self._written_for_xgrammar(spec)
+            case Regex(backend="outlines") | Choice(backend="outlines"):
+                outlines_pattern(spec)
+            case _:
+                return isinstance(spec, Choice)
+        return True
 
     def _schema(self, spec: JsonSchema) -> CompiledGrammar:
         planned = self._plan(spec.schema)
@@ -194,14 +212,18 @@ class EngineRouter:
     def _is_for_xgrammar(self, spec: Ebnf | StructuralTag) -> bool:
         """Whether it is worth asking: not for what is seen beforehand to be beyond it."""
         try:
-            if isinstance(spec, Ebnf):
-                gbnf_of(spec)
-            else:
-                document = read_structural_tag(spec.spec)
-                xgrammar_of_structural_tag(document, self._spellings, spec.max_whitespace)
+            self._written_for_xgrammar(spec)
         except UnsupportedConstraintError:
             return False
         return True
+
+    def _written_for_xgrammar(self, spec: Ebnf | StructuralTag) -> None:
+        """Raises UnsupportedConstraintError: it cannot be."""
+        if isinstance(spec, Ebnf):
+            gbnf_of(spec)
+        else:
+            document = read_structural_tag(spec.spec)
+            xgrammar_of_structural_tag(document, self._spellings, spec.max_whitespace)
 
     def _take_tried(self, spec: GrammarSpec) -> CompiledGrammar | None:
         with self._tried_lock:

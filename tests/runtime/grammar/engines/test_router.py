@@ -181,3 +181,34 @@ def test_what_was_compiled_to_see_whether_it_is_risky_is_not_compiled_again(
     for index in range(10):
         router.needs_probe(Ebnf(f'start: "a" "{index}"'))
     assert router.compile(Ebnf('start: "a" "0"')) is made[12]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JsonSchema('{"type": "string", "pattern": "' + "(" * 5_000 + '"}', "xgrammar"),
+        JsonSchema('{"enum": [{"a": 1}]}', "xgrammar"),
+        Regex(r"\d", "xgrammar"),
+        Regex("[a-z]{1,2000}", "outlines"),
+        Choice(("a" * 3_000,), "outlines"),
+        Ebnf('start: "a"', backend="xgrammar"),
+    ],
+)
+def test_what_needs_no_engine_to_be_refused_is_refused_before_one_is_loaded(spec: GrammarSpec) -> None:
+    with pytest.raises(InvalidRequestError):
+        EngineRouter(TINY).needs_probe(spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JsonSchema("true", "outlines"),
+        Ebnf('start: "a"', backend="outlines"),
+        StructuralTag(TEXT_THEN_DOT, "outlines"),
+    ],
+)
+def test_what_outlines_never_does_needs_no_probe(spec: GrammarSpec) -> None:
+    router = EngineRouter(TINY)
+    assert not router.needs_probe(spec)
+    with pytest.raises(UnsupportedConstraintError, match="outlines"):
+        router.compile(spec)
