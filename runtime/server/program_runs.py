@@ -204,10 +204,12 @@ class ProgramRuns:
 
     def _cut_after(self, seconds: float) -> None:
         """The server shuts down: what runs has this much time at most."""
-        deadline = asyncio.get_running_loop().time() + seconds
         for run in self._live.values():
-            before = None if run.limit is None else run.limit.when()
-            if run.limit is not None and before is not None and deadline < before and not run.limit.expired():
+            if run.limit is None or run.limit.expired():
+                continue
+            before = run.limit.when()
+            deadline = asyncio.get_running_loop().time() + seconds
+            if before is not None and deadline < before:
                 run.is_cut = True
                 run.limit.reschedule(deadline)
 
