@@ -5,7 +5,6 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -116,6 +115,7 @@ class ProgramRuns:
         self._live: dict[tuple[str, str], ProgramRun] = {}
         self._num_started = 0
         self._keep_alive = keep_alive
+        self._runner: Runner | None = None
         gateway.when_draining(self._cut_after)
 
     @property
@@ -125,6 +125,11 @@ class ProgramRuns:
     @property
     def num_started(self) -> int:
         return self._num_started
+
+    async def prepare(self) -> None:
+        """Before the first ``open``: loading the language takes a moment, for which nobody else has to wait."""
+        if self._runner is None:
+            self._runner = await asyncio.to_thread(lambda: load_runner(self._runner_name)(self._engine))
 
     def open(self, request: programs.ProgramRequest, tenant: Tenant) -> ProgramRun:
         """Begins with it.
@@ -137,6 +142,7 @@ class ProgramRuns:
             raise draining()
         if len(self._live) >= self._limit:
             raise overloaded(RETRY_SECONDS)
+        assert self._runner is not None
         program_id = f"prog_{secrets.token_hex(12)}"
         events: asyncio.Queue[programs.ProgramEvent | HttpError] = asyncio.Queue()
         program = self._runner.start(
@@ -186,11 +192,6 @@ class ProgramRuns:
             yield event
             if isinstance(event, programs.ProgramDone):
                 return
-
-    @cached_property
-    def _runner(self) -> Runner:
-        # With the first program: the language takes a moment to load.
-        return load_runner(self._runner_name)(self._engine)
 
     def _run(self, program_id: str, tenant: Tenant) -> ProgramRun:
         run = self._live.get((tenant.name, program_id))

@@ -26,6 +26,7 @@ async def run_program(request: Request) -> Response:
     asked = convert(await state.read(request), programs.ProgramRequest)
     state.check_model(asked.model)
     _check(state, asked)
+    await state.program_runs.prepare()
     try:
         run = state.program_runs.open(asked, tenant_of(request))
     except RametError as error:

@@ -78,6 +78,8 @@ def opened(
             runs = ProgramRuns(
                 engine, gateway, limit=limit, timeout=timeout, runner=NAME, keep_alive=keep_alive
             )
+            await runs.prepare()
+            await runs.prepare()
             await body(runs, gateway)  # type: ignore[operator]
             assert runs.num_live == 0
 
