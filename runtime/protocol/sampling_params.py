@@ -1,6 +1,5 @@
 """SamplingParams: how one request is sampled and when it stops."""
 
-import math
 import numbers
 import re
 from types import UnionType
@@ -15,6 +14,8 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_TOP_LOGPROBS = 100
 MAX_N = 1024
+MAX_INT = 2**63 - 1
+"""What a message of 64 bits takes."""
 MAX_REGEX_NESTING = 100
 """Groups inside of groups. ``re`` compiles by recursion: how deep it gets depends on the stack that it is
 called from, and the engine, which checks again, must never refuse what its client took."""
@@ -111,7 +112,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for token_id, bias in (self.logit_bias or {}).items():
             _check_int("logit_bias key", token_id, 0, None, field="logit_bias")
             _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0, field="logit_bias")
-        _check_int("seed", self.seed, -(2**63), 2**63 - 1)
+        _check_int("seed", self.seed, -MAX_INT - 1, MAX_INT)
         _check_int("n", self.n, 1, MAX_N)
         _check_int("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
         _check_int("prompt_logprobs", self.prompt_logprobs, 0, MAX_TOP_LOGPROBS)
@@ -194,19 +195,19 @@ def _check_int(name: str, value: object, low: int, high: int | None, *, field: s
     if value is None and name in _OPTIONAL_FIELDS:
         return
     bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    if not is_int or value < low or (high is not None and value > high):  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
         _fail(name, value, bounds, field=field)
+    elif value > (MAX_INT if high is None else high):
+        _fail(name, value, f"an integer from {low} to {MAX_INT if high is None else high}", field=field)
 
 
 def _check_float(
     name: str, value: object, low: float, high: float, *, above: bool = False, field: str | None = None
 ) -> None:
     bounds = f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        _fail(name, value, bounds, field=field)
-        return
-    if value < low or value > high or (above and value == low):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # NaN is in no range; an integer may be too large for a float, but not to be compared with one.
+    if not is_number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
         _fail(name, value, bounds, field=field)
 
 

@@ -115,7 +115,7 @@ def test_overrides_are_applied_to_each() -> None:
         (None, {"logit_bias": {300: 1.0}}, r"logit_bias: key 0 is 300"),
         (None, {"stop": ["\ud800"]}, "lone surrogate"),
         (None, {"grammar": Choice(("\ud800",))}, "lone surrogate"),
-        (None, {"max_tokens": 2**70}, "more than 64 bits"),
+        (None, {"max_tokens": 2**70}, f"max_tokens is {2**70}; it must be an integer from 1 to {2**63 - 1}"),
         ([SamplingParams()], {}, "sampling_params has 1 entries for 2 prompts"),
         ("greedy", {}, "sampling_params is 'greedy'"),
         ([None, None], {}, "it must be one SamplingParams, or a list"),
