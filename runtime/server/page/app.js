@@ -27,7 +27,8 @@ async function look() {
     document.title = `${model} · ramet`;
     say(told.draining ? "shutting down" : told.engine ? "ready" : "engine busy", told.draining ? "bad" : "good");
     showActivity(told);
-    showTree(await get("/cache_tree"));
+    // The engine draws it up between two steps: only where somebody sees it.
+    if (byId("tree").clientWidth) showTree(await get("/cache_tree"));
     return EVERY;
   } catch (error) {
     if (error.status === 401) say("needs an API key", "bad");
@@ -37,10 +38,14 @@ async function look() {
 }
 
 let next = null;
+let round = 0;
 
+// Looks now, and then again and again; what was to come before gives way.
 async function again() {
+  const mine = ++round;
   clearTimeout(next);
-  next = setTimeout(again, await look());
+  const wait = await look();
+  if (mine === round) next = setTimeout(again, wait);
 }
 
 function show(view) {
@@ -48,6 +53,7 @@ function show(view) {
   for (const button of document.querySelectorAll("[data-show]")) {
     button.setAttribute("aria-pressed", String(button.dataset.show === view));
   }
+  again();
 }
 
 function wear(theme) {

@@ -142,7 +142,7 @@ def test_a_narrow_screen_shows_one_view_and_nothing_sticks_out(page: Browser, op
     page.resize(500, 900)
     for view, selector in (("activity", "#tiles"), ("cache", "#tree-summary"), ("chat", "#turns")):
         page.click(f"[data-show={view}]")
-        assert page.is_shown(selector)
+        page.until(lambda selector=selector: page.is_shown(selector), selector)  # type: ignore[misc]
         assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
     assert not page.is_shown("#tiles")
 
