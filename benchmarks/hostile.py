@@ -25,6 +25,7 @@ from ramet.runtime.protocol import GrammarSpec, JsonSchema, RametError, Regex
 
 NUM_STREAMS = 2
 QUIET_SECONDS = 8.0
+REST_SECONDS = 0.3
 MAX_SECONDS = 75.0
 """A request that takes longer fails the benchmark: no compilation may take so long, waiting included."""
 RESULTS = Path(__file__).parent / "results"
@@ -144,8 +145,8 @@ def measure(inputs: Sequence[HostileInput]) -> tuple[list[Outcome], list[Sample]
                 attack(engine, one)
             samples.append(_itl("harmless", streams.take()))
             before = resident_bytes(pid)
-            outcomes = [attack(engine, one) for one in inputs]
-            samples.append(_itl("hostile", streams.take()))
+            outcomes, during, between = _alternately(engine, streams, inputs)
+            samples += [_itl("quiet, between hostile ones", between), _itl("hostile", during)]
             first = resident_bytes(pid)
             again = [attack(engine, one) for one in inputs]
             samples.append(_itl("hostile again", streams.take()))
@@ -165,6 +166,22 @@ def measure(inputs: Sequence[HostileInput]) -> tuple[list[Outcome], list[Sample]
         if engine.pid != pid:
             problems.append("the engine's process died")
     return outcomes, samples, problems
+
+
+def _alternately(
+    engine: EngineProcess, streams: Streams, inputs: Sequence[HostileInput]
+) -> tuple[list[Outcome], list[float], list[float]]:
+    """Outcomes, and the gaps during the requests and between them: another process on the machine disturbs both
+    alike."""
+    outcomes: list[Outcome] = []
+    during: list[float] = []
+    between: list[float] = []
+    for one in inputs:
+        outcomes.append(attack(engine, one))
+        during += streams.take()
+        time.sleep(REST_SECONDS)
+        between += streams.take()
+    return outcomes, during, between
 
 
 def _itl(case: str, gaps: list[float]) -> Sample:

@@ -147,11 +147,12 @@ def test_a_submission_that_only_the_parent_accepts_is_refused_and_the_others_go_
 
 
 def test_what_was_loaded_is_no_garbage_collectors_business() -> None:
-    interval = sys.getswitchinterval()
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     try:
         share_interpreter()
         assert gc.get_freeze_count() > 1_000
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
     finally:
         gc.unfreeze()
+        gc.set_threshold(*thresholds)
         sys.setswitchinterval(interval)
