@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from ramet.runtime.engine import EngineProcess
 from ramet.runtime.server import ServerConfig
 from ramet.runtime.tokenizer import FastTokenizer
 from tests.lang.backends.constrained_engine import open_face
@@ -381,3 +385,27 @@ def test_a_program_that_waits_for_a_tool_ends_with_its_client() -> None:
 
 def _data(streamed: str) -> list[dict[str, Any]]:
     return [json.loads(one[6:]) for one in streamed.split("\n\n") if one.startswith("data: {")]
+
+
+def test_it_goes_on_where_it_was_when_the_engine_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3]))
+    body = program(
+        text("x"), gen("first", params={"max_tokens": 200}), text("y"), gen("then", params={"max_tokens": 3})
+    )
+    with (
+        EngineProcess(
+            "fake", builder="tests.runtime.engine.builders:slow", start_timeout=SECONDS, supervised=True
+        ) as engine,
+        live_engine(engine, engine.tokenizer_spec, ServerConfig(drain_timeout=1.0)) as server,
+        httpx.Client(base_url=server.url, timeout=SECONDS) as client,
+        client.stream("POST", "/v1/programs", json={"program": body}) as response,
+    ):
+        lines = response.iter_lines()
+        seen = [next(lines)]
+        while "variable.delta" not in seen[-1]:
+            seen.append(next(lines))
+        os.kill(engine.pid, signal.SIGKILL)
+        told = [json.loads(one[6:]) for one in [*seen, *lines] if one.startswith("data: {")]
+    done = {one["variable"]: one["value"] for one in told if one["type"] == "variable.done"}
+    assert done == {"first": "".join(f"{count} " for count in range(200)), "then": "0 1 2 "}
+    assert told[-1]["status"] == "completed"
