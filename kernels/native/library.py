@@ -55,7 +55,10 @@ class AttentionItems:
 
 
 class NativeLibrary:
-    """Thread-safe; the interpreter lock is not held in a call. All tensors on CPU."""
+    """Thread-safe; the interpreter lock is not held in a call. All tensors on CPU.
+
+    The compiled code reads what it is told to read. So shapes that do not fit each other raise ValueError here.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         """Raises NativeBuildError where the file is no library of this version."""
@@ -95,6 +98,8 @@ class NativeLibrary:
         """weight: [out_features, in_features] int8, in_features up to MAX_DEPTH; scale: [out_features] fp32."""
         weight, scale = weight.contiguous(), scale.contiguous()
         rows, depth = weight.shape
+        _fit(weight.dtype is torch.int8 and depth <= MAX_DEPTH, "weight", weight)
+        _fit(scale.numel() == rows and scale.dtype is torch.float32, "scale", scale)
         size = self._packed_int8_bytes(rows, depth)
         memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
         packed = memory.narrow(0, -memory.data_ptr() % _ALIGNMENT, size)
@@ -104,6 +109,10 @@ class NativeLibrary:
     def linear_int8(self, x: Tensor, weight: NativeInt8Weight, bias: Tensor | None) -> Tensor:
         """x: [num_tokens, in_features] fp32; bias: [out_features] fp32. Returns [num_tokens, out_features]."""
         x = x.contiguous()
+        _fit(x.dim() == 2 and x.shape[1] == weight.in_features, "x", x)
+        if bias is not None:
+            bias = bias.contiguous()
+            _fit(bias.numel() == weight.out_features, "bias", bias)
         num_tokens = x.shape[0]
         out = torch.empty((num_tokens, weight.out_features))
         failed = self._linear_int8(
@@ -124,6 +133,8 @@ class NativeLibrary:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x: [..., width] fp32; weight: [width] fp32. Returns [..., width]."""
         width = x.shape[-1]
+        weight = weight.contiguous()
+        _fit(weight.numel() == width, "weight", weight)
         if x.dim() != 2 or x.stride(1) != 1:
             x = x.contiguous()
         normed = torch.empty(x.shape)
@@ -135,8 +146,10 @@ class NativeLibrary:
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """The norm of x + residual, and x + residual. All [num_tokens, width] fp32."""
-        x, residual = x.contiguous(), residual.contiguous()
+        x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
         rows, width = x.shape
+        _fit(weight.numel() == width, "weight", weight)
+        _fit(residual.shape == x.shape, "residual", residual)
         normed, total = torch.empty(x.shape), torch.empty(x.shape)
         self._rms_norm(
             *(x.data_ptr(), width, residual.data_ptr(), weight.data_ptr(), eps),
@@ -152,6 +165,9 @@ class NativeLibrary:
         q, k, cos, sin = by_token(q), by_token(k), cos.contiguous(), sin.contiguous()
         num_tokens, num_heads, head_dim = q.shape
         num_kv_heads = k.shape[1]
+        _fit(k.shape == (num_tokens, num_kv_heads, head_dim), "k", k)
+        _fit(cos.shape == (num_tokens, head_dim // 2) and cos.dtype is torch.float32, "cos", cos)
+        _fit(sin.shape == cos.shape and sin.dtype is torch.float32, "sin", sin)
         out = torch.empty((num_tokens, num_heads + num_kv_heads, head_dim))
         self._rope(
             *(q.data_ptr(), q.stride(0), num_heads, k.data_ptr(), k.stride(0), num_kv_heads),
@@ -166,6 +182,7 @@ class NativeLibrary:
         width]."""
         if gate_up.stride(1) != 1:
             gate_up = gate_up.contiguous()
+        _fit(gate_up.shape[1] % 2 == 0, "gate_up", gate_up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty((rows, width))
         self._gated_activation(
@@ -195,6 +212,12 @@ class NativeLibrary:
         q, k, v = map(by_token, heads)
         num_tokens, num_heads, head_dim = q.shape
         num_kv_heads = k.shape[1]
+        fp32 = q.dtype is k.dtype is v.dtype is torch.float32
+        _fit(fp32 and num_heads % num_kv_heads == 0 and head_dim % _TRANSPOSED_KEYS == 0, "q", q)
+        _fit(k.shape == (num_tokens, num_kv_heads, head_dim), "k", k)
+        _fit(v.shape == k.shape, "v", v)
+        _fit(pool[0].shape == pool[1].shape and pool[0].shape[1:] == k.shape[1:], "pool", pool[0])
+        _fit(len(written) == len(items.folds) == num_tokens, "written", written)
         num_threads = torch.get_num_threads()
         out = torch.empty(q.shape)
         partials, own, size = scratch.of(items, num_heads, num_heads // num_kv_heads, head_dim, num_threads)
@@ -232,6 +255,11 @@ class AttentionScratch:
 def by_token(x: Tensor) -> Tensor:
     """[num_tokens, heads, head_dim] with each token's heads in a row."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+
+def _fit(fits: bool, name: str, tensor: Tensor) -> None:
+    if not fits:
+        raise ValueError(f"{name} of {tensor.dtype} and shape {list(tensor.shape)} does not fit the others")
 
 
 def _function(function: Any, *arguments: Any, result: Any = None) -> Any:

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from ramet.kernels import Int8Weight, linear_int8, native, reference
 from ramet.kernels import int8 as int8_kernels
-from ramet.kernels.native import NativeLibrary
+from ramet.kernels.native import AttentionItems, AttentionScratch, NativeLibrary
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,54 @@ def test_inputs_that_are_not_contiguous_and_of_other_dtypes(library: NativeLibra
     half = linear_int8(x.to(torch.bfloat16), prepared, scale)
     assert half.dtype is torch.bfloat16
     assert torch.equal(half, library.linear_int8(x.to(torch.bfloat16).float(), prepared, None).bfloat16())
+
+
+def test_what_does_not_fit_is_refused_and_not_read_beyond_its_end(library: NativeLibrary) -> None:
+    prepared = library.pack_int8(random_int8(8, 16), random(8))
+    q, k, v, half = random(3, 4, 16), random(3, 2, 16), random(3, 2, 16), random(3, 8)
+    pool = (random(9, 2, 16), random(9, 2, 16))
+    items = AttentionItems(
+        slots=np.arange(3),
+        items=np.array([[0, 3, 0, 3]]),
+        pairs=np.array([[0, 0, 1, 0], [1, 0, 2, 1], [2, 0, 3, 2]], np.int32),
+        folds=np.array([[0, 1], [1, 1], [2, 1]]),
+        num_partials=3,
+        max_pairs=3,
+    )
+    written, scratch = torch.arange(3), AttentionScratch()
+
+    def attend(*heads: Tensor, pool: tuple[Tensor, Tensor] = pool, written: Tensor = written) -> Tensor:
+        q, k, v = heads
+        return library.attention((q, k, v), pool, written, items, scratch, scale=1.0, softcap=None)
+
+    assert attend(q, k, v).isfinite().all()
+    wrong: list[Callable[[], object]] = [
+        lambda: library.pack_int8(random(8, 16), random(8)),
+        lambda: library.pack_int8(random_int8(8, 16), random(7)),
+        lambda: library.pack_int8(random_int8(8, 16), random(8).double()),
+        lambda: library.linear_int8(random(3, 15), prepared, None),
+        lambda: library.linear_int8(random(1, 3, 16), prepared, None),
+        lambda: library.linear_int8(random(3, 16), prepared, random(7)),
+        lambda: library.rms_norm(random(3, 16), random(15), 1e-5),
+        lambda: library.add_rms_norm(random(3, 16), random(3, 16), random(15), 1e-5),
+        lambda: library.add_rms_norm(random(3, 16), random(2, 16), random(16), 1e-5),
+        lambda: library.apply_rope(q, random(2, 2, 16), half, half),
+        lambda: library.apply_rope(q, random(3, 2, 8), half, half),
+        lambda: library.apply_rope(q, k, random(2, 8), half),
+        lambda: library.apply_rope(q, k, half, half.double()),
+        lambda: library.gated_activation(random(3, 15), tanh_gelu=False),
+        lambda: attend(q, random(2, 2, 16), v),
+        lambda: attend(q, k, random(3, 2, 8)),
+        lambda: attend(q.double(), k, v),
+        lambda: attend(random(3, 4, 8), random(3, 2, 8), random(3, 2, 8)),
+        lambda: attend(random(3, 3, 16), k, v),
+        lambda: attend(q, k, v, pool=(random(9, 1, 16), random(9, 1, 16))),
+        lambda: attend(q, k, v, pool=(random(9, 2, 16), random(8, 2, 16))),
+        lambda: attend(q, k, v, written=torch.arange(2)),
+    ]
+    for call in wrong:
+        with pytest.raises(ValueError, match="does not fit"):
+            call()
 
 
 def test_no_tokens(library: NativeLibrary) -> None:
