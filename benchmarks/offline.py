@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks import ramet_runner, transformers_runner
 from benchmarks.phases import PHASES, PhaseSplit
 from benchmarks.record import Record, Sample, bar_plots, new_record, print_table, table_console, write
-from benchmarks.serving import Run, metrics, same_outputs
+from benchmarks.rounds import Run, metrics, same_outputs
 from benchmarks.workers import Worker, WorkerError
 from benchmarks.workloads import (
     NUM_VARIANTS,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.phases import PhaseSplit, measure_phases
-from benchmarks.serving import CallRecord, Meter, Run, prompts_of
+from benchmarks.rounds import CallRecord, Meter, Run, prompts_of
 from benchmarks.workloads import Workload
 from ramet import Engine, SamplingParams
 from ramet.runtime.tokenizer import encode_chat

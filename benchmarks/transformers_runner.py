@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.serving import CallRecord, Meter, Run, prompts_of
+from benchmarks.rounds import CallRecord, Meter, Run, prompts_of
 from benchmarks.workloads import Workload
 from ramet.runtime.env import environment
 from ramet.runtime.models.config import ModelConfig

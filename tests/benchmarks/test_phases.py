@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.phases import PHASES, PhaseSplit, measure_phases
 from benchmarks.ramet_runner import RametRunner
-from benchmarks.serving import metrics, same_outputs
+from benchmarks.rounds import metrics, same_outputs
 from benchmarks.workloads import Workload
 from ramet import Engine, SamplingParams
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving import CallRecord, Run, metrics, same_outputs
+from benchmarks.rounds import CallRecord, Run, metrics, same_outputs
 from benchmarks.workloads import Workload
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")

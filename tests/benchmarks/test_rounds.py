@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.serving import CallRecord, Meter, Run, metrics, prompts_of, same_outputs
+from benchmarks.rounds import CallRecord, Meter, Run, metrics, prompts_of, same_outputs
 
 
 def call(
