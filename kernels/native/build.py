@@ -18,6 +18,8 @@ _COMPILERS = ("gcc", "cc", "clang")
 _FLAGS = ("-O3", "-std=c11", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-math-errno")
 """-ffp-contract=off: no fused multiply-add where the source has a product and a sum; its bits are certain."""
 _COMPILER_SECONDS = 120.0
+_MAX_SAID = 500
+"""Characters of what a compiler says that are passed on; it ends up in one line."""
 _MAX_KEPT = 8
 """Compiled files of other versions that may lie in the folder; the oldest go."""
 
@@ -141,5 +143,6 @@ def _run(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeBuildError(f"{command[0]} cannot be run: {error}") from error
     if done.returncode != 0:
-        raise NativeBuildError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
+        said = " ".join(done.stderr.split())[:_MAX_SAID]
+        raise NativeBuildError(f"{command[0]} failed with exit code {done.returncode}: {said}")
     return done.stdout

@@ -120,7 +120,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_bool("enable_prefix_cache", self.enable_prefix_cache)
         _check_bool("prompt_lookup", self.prompt_lookup)
         _check_bool("draft_forced", self.draft_forced)
-        if self.cache_dir is not None and (not isinstance(self.cache_dir, str) or not self.cache_dir):
+        named = isinstance(self.cache_dir, str) and self.cache_dir and "\0" not in self.cache_dir
+        if self.cache_dir is not None and not named:
             _fail("cache_dir", self.cache_dir, "a folder, or None")
 
     @classmethod

@@ -116,9 +116,9 @@ def test_few_files_are_kept(tmp_path: Path) -> None:
 
 def test_what_the_compiler_says_is_told(tmp_path: Path) -> None:
     compiler = script(
-        tmp_path / "gcc", '[ "$1" = --version ] && exit 0\necho "error: no such header" >&2; exit 1\n'
+        tmp_path / "gcc", '[ "$1" = --version ] && exit 0\nprintf "error: no such\n  header" >&2; exit 1\n'
     )
-    with pytest.raises(NativeBuildError, match="gcc failed: error: no such header"):
+    with pytest.raises(NativeBuildError, match="gcc failed with exit code 1: error: no such header"):
         build(AVX512_VNNI, tmp_path / "out", compiler)
     assert list((tmp_path / "out").iterdir()) == []
 

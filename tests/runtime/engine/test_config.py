@@ -32,6 +32,7 @@ from ramet.runtime.protocol import InvalidRequestError
         ("enable_prefix_cache", 1, "True or False"),
         ("threads", 0, "an integer from 1 to 1024"),
         ("cache_dir", "", "a folder, or None"),
+        ("cache_dir", "a\0b", "a folder, or None"),
         ("seed", 2**63, "an integer from -9223372036854775808 to 9223372036854775807"),
     ],
 )
