@@ -29,6 +29,7 @@ bench: $(VENV)/.stamp-dev
 	$(BIN)/python -m benchmarks.radix --out benchmarks/results
 	$(BIN)/python -m benchmarks.offline --out benchmarks/results
 	$(BIN)/python -m benchmarks.programs --out benchmarks/results
+	$(BIN)/python -m benchmarks.serving --quick --overhead --out benchmarks/results
 
 docs: $(VENV)/.stamp-dev
 	$(BIN)/python docs/build.py

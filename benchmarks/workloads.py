@@ -104,11 +104,15 @@ def generate_workload(name: str, variant: int, seed: int) -> Workload:
     source = random.Random(f"{name} {variant} {seed}")
     if shape.turns:
         return _workload(
-            name, shape, [[_text(source, shape.tokens) for _ in range(shape.turns)] for _ in range(shape.count)]
+            name,
+            shape,
+            [[random_words(source, shape.tokens) for _ in range(shape.turns)] for _ in range(shape.count)],
         )
-    prefix = _text(source, shape.shared)
+    prefix = random_words(source, shape.shared)
     return _workload(
-        name, shape, [" ".join(filter(None, (prefix, _text(source, shape.tokens)))) for _ in range(shape.count)]
+        name,
+        shape,
+        [" ".join(filter(None, (prefix, random_words(source, shape.tokens)))) for _ in range(shape.count)],
     )
 
 
@@ -136,7 +140,8 @@ def _workload(name: str, shape: _Shape, entries: list[str] | list[list[str]]) ->
     return Workload(name, shape.title, shape.concurrency, shape.max_tokens, prompts, conversations)
 
 
-def _text(source: random.Random, words: int) -> str:
+def random_words(source: random.Random, words: int) -> str:
+    """Words that are one token each in the vocabularies of all models that the benchmarks run."""
     return " ".join(source.choice(_WORDS) for _ in range(words))
 
 

@@ -1,0 +1,149 @@
+"""One streamed chat completion of an OpenAI-compatible server, with the caller's clock on every chunk."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import msgspec
+
+STREAM_END = b"[DONE]"
+CONNECT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server, and what it calls its model."""
+
+    url: str
+    """With or without ``/v1`` at its end."""
+    model: str
+    api_key: str | None = None
+    ignore_eos: bool = True
+    """Send ``ignore_eos``, so that all answers are as long as asked. OpenAI's own servers refuse it."""
+
+    @property
+    def chat_url(self) -> str:
+        return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
+
+
+@dataclass(slots=True)
+class ServedCall:
+    """One call as its client saw it. Times are seconds on the client's clock; 0.0: it did not come so far."""
+
+    sent: float
+    first_token: float = 0.0
+    last_token: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+    """Between chunks with text; a server may put several tokens into one."""
+    text: str = ""
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    error: str | None = None
+    """Why it is no whole answer."""
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """From the first to the last token; None for an answer of one."""
+        if self.num_output_tokens < 2:
+            return None
+        return (self.last_token - self.first_token) / (self.num_output_tokens - 1)
+
+
+class LoadClient:
+    """Sends calls to one server over as many connections as they need."""
+
+    def __init__(self, target: Target, http: httpx.AsyncClient) -> None:
+        self._target = target
+        self._http = http
+
+    async def call(self, prompt: str, max_tokens: int) -> ServedCall:
+        """A greedy answer to one user's message. What goes wrong is in the result's ``error``."""
+        body: dict[str, Any] = {
+            "model": self._target.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self._target.ignore_eos:
+            body["ignore_eos"] = True
+        done = ServedCall(sent=time.perf_counter())
+        try:
+            async with self._http.stream("POST", self._target.chat_url, json=body) as response:
+                if response.status_code != 200:
+                    said = (await response.aread()).decode(errors="replace")
+                    done.error = f"status {response.status_code}: {said[:300]}"
+                    return done
+                await _follow(response, done)
+        except httpx.HTTPError as error:
+            done.error = f"{type(error).__name__}: {error}"
+        return done
+
+
+@asynccontextmanager
+async def open_client(target: Target, timeout: float) -> AsyncIterator[LoadClient]:
+    """``timeout``: seconds without a byte after which a call has failed."""
+    headers = {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    async with httpx.AsyncClient(
+        headers=headers,
+        timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        trust_env=False,
+    ) as http:
+        yield LoadClient(target, http)
+
+
+async def stream_events(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The data of server-sent events, one line each, as they arrive."""
+    rest = b""
+    async for part in response.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+
+
+async def _follow(response: httpx.Response, done: ServedCall) -> None:
+    is_whole, num_chunks, said = False, 0, []
+    async for data in stream_events(response):
+        if data == STREAM_END:
+            is_whole = True
+            break
+        chunk = msgspec.json.decode(data)
+        if "error" in chunk:
+            done.error = f"error in the stream: {chunk['error']}"
+            return
+        if usage := chunk.get("usage"):
+            done.num_prompt_tokens = usage["prompt_tokens"]
+            done.num_output_tokens = usage["completion_tokens"]
+            done.num_cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        if text := _said(chunk):
+            now = time.perf_counter()
+            if num_chunks:
+                done.gaps.append(now - done.last_token)
+            else:
+                done.first_token = now
+            done.last_token = now
+            num_chunks += 1
+            said.append(text)
+    done.text = "".join(said)
+    # A server that does not tell its usage sends about a token a chunk.
+    done.num_output_tokens = done.num_output_tokens or num_chunks
+    if not is_whole:
+        done.error = "the stream ended without [DONE]"
+    elif not num_chunks:
+        done.error = "an answer without text"
+
+
+def _said(chunk: dict[str, Any]) -> str:
+    choices = chunk.get("choices")
+    if not choices:
+        return ""
+    delta = choices[0].get("delta") or {}
+    text: str = delta.get("content") or delta.get("reasoning_content") or ""
+    return text
