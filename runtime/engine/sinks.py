@@ -87,7 +87,7 @@ class ThreadSink:
     """An OutputSink that a thread waits on."""
 
     def __init__(self) -> None:
-        self._home = HomeProcess()
+        self.home = HomeProcess()
         self._queue: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         self._closed = False
 
@@ -100,7 +100,7 @@ class ThreadSink:
 
     def get(self) -> Delivery:
         """Waits for the next delivery. Raises EngineDeadError in a fork, where none will come."""
-        self._home.check()
+        self.home.check()
         return self._queue.get()
 
     def close(self) -> None:

@@ -3,6 +3,8 @@
 Both only wait; what there is to say about increments is IncrementQueue's.
 """
 
+import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,6 +20,8 @@ Release = Callable[[bool], None]
 class TextStream:
     """The increments of a running request. Left early (break, close, garbage collection) it aborts the request.
 
+    Several threads may read one stream: each increment, and an error at the end, goes to one of them.
+
     Raises (from ``next``, after everything that came before):
         InvalidRequestError: the engine refused the request.
         RequestFailedError, RequestAbortedError, EngineDeadError: it did not end by itself.
@@ -28,6 +32,8 @@ class TextStream:
         self._increments = increments
         self._sink = sink
         self._release: Release | None = release
+        # The end comes once: whoever waits for it with others must not be the only one to hear of it.
+        self._reading = threading.RLock()
 
     def __iter__(self) -> "TextStream":
         return self
@@ -43,12 +49,15 @@ class TextStream:
 
     def _wait(self) -> Increment | None:
         try:
-            while (increment := self._increments.pop()) is None and not self._increments.done:
-                self._increments.add(self._sink.get())
+            # In a fork the lock may be held for ever.
+            self._sink.home.check()
+            with self._reading:
+                while (increment := self._increments.pop()) is None and not self._increments.done:
+                    self._increments.add(self._sink.get())
+                return increment
         except BaseException:
             self.close()
             raise
-        return increment
 
     def close(self) -> None:
         """Aborts the request if it still runs. Closing twice is allowed."""
@@ -77,6 +86,7 @@ class AsyncTextStream:
         self._increments = increments
         self._sink = sink
         self._release: Release | None = release
+        self._reading = asyncio.Lock()
 
     def __aiter__(self) -> "AsyncTextStream":
         return self
@@ -92,12 +102,13 @@ class AsyncTextStream:
 
     async def _wait(self) -> Increment | None:
         try:
-            while (increment := self._increments.pop()) is None and not self._increments.done:
-                self._increments.add(await self._sink.get())
+            async with self._reading:
+                while (increment := self._increments.pop()) is None and not self._increments.done:
+                    self._increments.add(await self._sink.get())
+                return increment
         except BaseException:
             self._close()
             raise
-        return increment
 
     async def aclose(self) -> None:
         """Aborts the request if it still runs. Closing twice is allowed."""

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import threading
 
 import pytest
 
@@ -71,6 +72,46 @@ def test_a_dead_engine_ends_the_stream() -> None:
     with pytest.raises(EngineDeadError, match="gone"):
         next(text)
     assert released == [True]
+
+
+@pytest.mark.parametrize("end", [LAST, ABORTED])
+def test_all_who_read_one_stream_hear_of_its_end(end: TextOutput) -> None:
+    text, sink = stream([])
+    heard: list[str] = []
+
+    def read() -> None:
+        try:
+            for item in text:
+                heard.append(item.text)
+        except RequestAbortedError:
+            heard.append("error")
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    sink.put([FIRST])
+    sink.put([end])
+    for reader in readers:
+        reader.join(20.0)
+    assert not any(reader.is_alive() for reader in readers)
+    assert sorted(heard) == (["1", "2"] if end is LAST else ["", "1", "error"])
+
+
+def test_all_coroutines_that_read_one_stream_hear_of_its_end() -> None:
+    async def main() -> list[list[str]]:
+        sink = AsyncSink()
+        text = AsyncTextStream("a", IncrementQueue(CALL), sink, lambda running: None)
+
+        async def read() -> list[str]:
+            return [item.text async for item in text]
+
+        readers = [asyncio.create_task(read()) for _ in range(4)]
+        await asyncio.sleep(0)
+        sink.put([FIRST])
+        sink.put([LAST])
+        return await asyncio.wait_for(asyncio.gather(*readers), 20.0)
+
+    assert sorted(item for heard in asyncio.run(main()) for item in heard) == ["1", "2"]
 
 
 def test_coroutines_get_the_same() -> None:
