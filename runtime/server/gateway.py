@@ -3,8 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -147,25 +148,30 @@ class Gateway:
         self.live = 0
         self.is_draining = False
         self._drain_followers: list[Callable[[float], None]] = []
+        self._waiters: deque[_Waiter] = deque()
 
-    async def open(self, job: Job) -> "Answers":
+    async def open(self, job: Job, *, waits: bool = False) -> "Answers":
         """Submits the job and waits for its first increment, so that what the engine refuses is known here.
+
+        ``waits``: where there is no room it waits for it, after those that waited before; its time begins then.
 
         Raises:
             HttpError: no room (429), too many answers at once (400), shutting down (503), too late (504), or
                 there is no such session (404).
             RametError: the engine refused the request or failed.
         """
-        self._check_room(job.num_answers)
         timeout = min(job.timeout or math.inf, self._config.request_timeout)
         session = None if job.session is None else self.sessions.get(job.tenant, job.session)
+        if waits:
+            await self._take_room_in_turn(job.num_answers)
+        else:
+            self._take_room(job.num_answers)
         span = self._tracing.answer(AnswerStart(job.operation, job.params, job.tag, job.num_answers))
         answers = Answers(self, job, timeout, self._metrics, span)
         if session is not None:
             answers.session = session
             self.sessions.begin(session)
         self._open.add(answers)
-        self._count(job.num_answers)
         try:
             await answers.start(self._engine)
         except BaseException as error:
@@ -188,8 +194,16 @@ class Gateway:
     @contextmanager
     def room(self, num_answers: int) -> Iterator[None]:
         """Room for work that has no increments. Raises HttpError as ``open`` does."""
-        self._check_room(num_answers)
-        self._count(num_answers)
+        self._take_room(num_answers)
+        try:
+            yield
+        finally:
+            self._count(-num_answers)
+
+    @asynccontextmanager
+    async def room_in_turn(self, num_answers: int) -> AsyncIterator[None]:
+        """The same, waited for as in ``open``."""
+        await self._take_room_in_turn(num_answers)
         try:
             yield
         finally:
@@ -210,6 +224,10 @@ class Gateway:
         """From now on nothing new is let in, and what runs has ``drain_timeout`` seconds."""
         if not self.is_draining:
             self.is_draining = True
+            for waiter in self._waiters:
+                if not waiter.turn.done():
+                    waiter.turn.set_exception(draining())
+            self._waiters.clear()
             for answers in list(self._open):
                 answers.cut_after(self._config.drain_timeout)
             for follow in self._drain_followers:
@@ -233,8 +251,10 @@ class Gateway:
     def _count(self, num_answers: int) -> None:
         self.live += num_answers
         self._metrics.in_flight(self.live)
+        if num_answers < 0:
+            self._let_in()
 
-    def _check_room(self, num_answers: int) -> None:
+    def _take_room(self, num_answers: int) -> None:
         if self.is_draining:
             raise draining()
         self.check_size(num_answers)
@@ -243,6 +263,46 @@ class Gateway:
             # When about as many have left as there have to.
             rounds = (self.live + num_answers - self._limit) / self._width
             raise overloaded(max(1, min(MAX_RETRY_SECONDS, math.ceil(rounds * self._mean_seconds))))
+        self._count(num_answers)
+
+    async def _take_room_in_turn(self, num_answers: int) -> None:
+        if not self._waiters and self.live + num_answers <= self._limit:
+            self._take_room(num_answers)
+            return
+        if self.is_draining:
+            raise draining()
+        self.check_size(num_answers)
+        waiter = _Waiter(num_answers, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        try:
+            await waiter.turn
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                # It may have stood before others for which there is room.
+                self._let_in()
+            elif not waiter.turn.cancelled() and waiter.turn.exception() is None:
+                self._count(-num_answers)
+            raise
+
+    def _let_in(self) -> None:
+        """Gives the room that there is to those that wait, the first first."""
+        while self._waiters and (
+            self._waiters[0].turn.done() or self.live + self._waiters[0].num_answers <= self._limit
+        ):
+            waiter = self._waiters.popleft()
+            # A cancelled one takes nothing.
+            if not waiter.turn.done():
+                self._count(waiter.num_answers)
+                waiter.turn.set_result(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    """Work that waits for room. Its turn comes with the room, which is counted from then on."""
+
+    num_answers: int
+    turn: "asyncio.Future[None]"
 
 
 class Answers:

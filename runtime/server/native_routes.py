@@ -125,12 +125,12 @@ async def score(request: Request) -> Response:
     state.check_model(asked.model)
     _check_input(state, asked.input)
     _check_size(state, asked.continuations, field="continuations")
-    state.gateway.check_size(len(asked.continuations))
     try:
         prompt_ids = await asyncio.to_thread(_input_ids, state, asked.input)
         if not asked.continuations:
             raise InvalidRequestError("continuations is empty; give at least one", field="continuations")
-        with state.gateway.room(len(asked.continuations)):
+        # However many the continuations are, they are one request.
+        with state.gateway.room(1):
             scores = await while_connected(
                 request,
                 state.engine.ascore(

@@ -1,6 +1,5 @@
 """GatewayEngine: the engine as a program sees it, one call at a time through the gateway."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -11,11 +10,6 @@ from ramet.runtime.server.errors import HttpError
 from ramet.runtime.server.gateway import Answers, Gateway, Job
 from ramet.runtime.server.tenants import Tenant
 from ramet.runtime.tokenizer import Tokenizer
-
-FIRST_WAIT = 0.02
-LONGEST_WAIT = 1.0
-"""Seconds between two looks for room: a program's call waits where a request would be refused."""
-TOO_MANY = 429
 
 
 class GatewayEngine:
@@ -76,19 +70,18 @@ class GatewayEngine:
         priority: int,
         cache_salt: str,
     ) -> list[Score]:
-        wait = FIRST_WAIT
-        while True:
-            try:
-                with self._gateway.room(len(continuations)):
-                    return await self._engine.ascore(
-                        prompt,
-                        list(continuations),
-                        tag=tag,
-                        priority=priority,
-                        cache_salt=self._tenant.salted(cache_salt),
-                    )
-            except HttpError as refusal:
-                wait = await _later(refusal, wait)
+        try:
+            # However many the continuations are, they are one request.
+            async with self._gateway.room_in_turn(1):
+                return await self._engine.ascore(
+                    prompt,
+                    list(continuations),
+                    tag=tag,
+                    priority=priority,
+                    cache_salt=self._tenant.salted(cache_salt),
+                )
+        except HttpError as refusal:
+            raise RequestFailedError(refusal.detail.message) from refusal
 
     def flush_cache(self) -> int:
         return self._engine.flush_cache()
@@ -109,13 +102,11 @@ class GatewayStream:
         self._answers: Answers | None = None
 
     async def __aenter__(self) -> Self:
-        wait = FIRST_WAIT
-        while True:
-            try:
-                self._answers = await self._gateway.open(self._job)
-                return self
-            except HttpError as refusal:
-                wait = await _later(refusal, wait)
+        try:
+            self._answers = await self._gateway.open(self._job, waits=True)
+        except HttpError as refusal:
+            raise RequestFailedError(refusal.detail.message) from refusal
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -130,11 +121,3 @@ class GatewayStream:
                 yield increment
         except HttpError as error:
             raise RequestFailedError(error.detail.message) from error
-
-
-async def _later(refusal: HttpError, seconds: float) -> float:
-    """Waits for room; how long to wait the next time. Raises RequestFailedError for any other refusal."""
-    if refusal.status != TOO_MANY:
-        raise RequestFailedError(refusal.detail.message) from refusal
-    await asyncio.sleep(seconds)
-    return min(LONGEST_WAIT, 2 * seconds)

@@ -66,6 +66,77 @@ def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     run(test)
 
 
+def test_what_waits_for_room_gets_it_in_turn() -> None:
+    async def test(gateway: Gateway, engine: EngineFace) -> None:
+        running = [await gateway.open(Job(params=LONG, prompts="slow")) for _ in range(4)]
+        order: list[str] = []
+
+        async def waits(name: str, num_answers: int) -> None:
+            async with gateway.room_in_turn(num_answers):
+                order.append(name)
+                await asyncio.sleep(0)
+
+        async def opens(name: str) -> str:
+            answers = await gateway.open(Job(params=SHORT, prompts=f"say:{name}"), waits=True)
+            order.append(name)
+            text = await text_of(answers)
+            await answers.aclose()
+            return text
+
+        large = asyncio.create_task(waits("large", 2))
+        await asyncio.sleep(0)
+        leaves = asyncio.create_task(waits("leaves", 4))
+        small = asyncio.create_task(opens("small"))
+        await asyncio.sleep(0)
+        assert order == []
+        await running.pop().aclose()
+        await asyncio.sleep(0)
+        assert order == [], "the first that waits wants more"
+        leaves.cancel()
+        await running.pop().aclose()
+        await large
+        assert await small == "small"
+        assert order == ["large", "small"]
+        for answers in running:
+            await answers.aclose()
+
+    run(test)
+
+
+def test_who_leaves_while_it_waits_for_room_keeps_nothing() -> None:
+    async def test(gateway: Gateway, engine: EngineFace) -> None:
+        async def waits(num_answers: int) -> None:
+            async with gateway.room_in_turn(num_answers):
+                pass
+
+        with gateway.room(3):
+            first = asyncio.create_task(waits(4))
+            second = asyncio.create_task(waits(1))
+            await asyncio.sleep(0)
+            first.cancel()
+            await second  # There was room for it all the time.
+            with pytest.raises(HttpError) as caught:
+                await waits(5)
+            assert caught.value.status == 400
+            late = asyncio.create_task(waits(2))
+            await asyncio.sleep(0)
+        late.cancel()  # Its turn has come, and it does not know yet.
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        assert gateway.live == 0
+        with gateway.room(4):
+            shut_out = asyncio.create_task(waits(1))
+            await asyncio.sleep(0)
+            gateway.start_draining()
+            with pytest.raises(HttpError) as caught:
+                await shut_out
+            assert caught.value.status == 503
+            with pytest.raises(HttpError):
+                await waits(1)
+
+    run(test)
+
+
 def test_more_answers_than_ever_fit_are_refused_for_good() -> None:
     async def test(gateway: Gateway, engine: EngineFace) -> None:
         with pytest.raises(HttpError) as caught:

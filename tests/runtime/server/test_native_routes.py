@@ -73,6 +73,9 @@ def test_scores(server: Served) -> None:
     assert [one.token_ids for one in scores] == [list(b"yes"), [120]]
     assert sum(scores[1].token_logprobs) == pytest.approx(-0.62)
     assert all(math.isfinite(value) for one in scores for value in one.token_logprobs)
+    # More than the queue has room for: they are one request.
+    many = {"input": {"text": "x"}, "continuations": [[1 + i % 250, 1 + i // 250] for i in range(500)]}
+    assert len(server.post("/score", many).json()["scores"]) == 500
     messages: list[wire.Message] = [{"role": "user", "content": "hi"}]
     chat = wire.ScoreRequest(input=wire.Input(messages=messages), continuations=["a"])
     assert server.post("/score", msgspec.to_builtins(chat)).status_code == 200

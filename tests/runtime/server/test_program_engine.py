@@ -54,8 +54,10 @@ def test_calls_wait_for_room() -> None:
     async def body(engine: GatewayEngine, gateway: Gateway) -> None:
         texts = await asyncio.gather(*(said(engine, f"say:{number}") for number in range(6)))
         assert texts == [str(number) for number in range(6)]
-        scores = await engine.ascore(prompt(engine, "a"), [[5], [6, 7]], tag=TAG, priority=0, cache_salt="")
-        assert [len(score.token_logprobs) for score in scores] == [1, 2]
+        # More than there is room for: they are one request.
+        options = [[5], [6, 7], [8]]
+        scores = await engine.ascore(prompt(engine, "a"), options, tag=TAG, priority=0, cache_salt="")
+        assert [len(score.token_logprobs) for score in scores] == [1, 2, 1]
         await engine.agenerate([prompt(engine, "say:x")], GREEDY, cache_salt="")
 
     run(body, config=ServerConfig(max_queued_requests=1), width=1)
