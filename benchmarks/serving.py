@@ -131,9 +131,11 @@ class Benchmark:
         with Worker(IN_PROCESS, http_overhead.make, model=options.model, settings=settings) as engine:
             engine.call("run", unique_prompts(4, 8, f"warm-up {options.seed}"), 4)
             for repetition in range(options.overhead_reps):
-                chains = unique_prompts(STREAMS, options.max_tokens, f"{options.seed} overhead {repetition}")
+                chains = unique_prompts(
+                    options.streams, options.max_tokens, f"{options.seed} overhead {repetition}"
+                )
                 systems: dict[str, Callable[[], LoadRun]] = {
-                    IN_PROCESS: lambda chains=chains: engine.call("run", chains, STREAMS),  # type: ignore[misc]
+                    IN_PROCESS: lambda chains=chains: engine.call("run", chains, options.streams),  # type: ignore[misc]
                     OVER_HTTP: lambda chains=chains: asyncio.run(self._streams(target, chains)),  # type: ignore[misc]
                 }
                 order = list(systems) if repetition % 2 == 0 else list(systems)[::-1]
@@ -143,11 +145,11 @@ class Benchmark:
                 for name, run in runs.items():
                     found = load_metrics(run, self._objectives())
                     found["same_answers"] = http_overhead.same_answers(runs[IN_PROCESS], run)
-                    self._add(f"{STREAMS} streams", name, repetition, found)
+                    self._add(f"{options.streams} streams", name, repetition, found)
 
     async def _streams(self, target: Target, chains: list[Chain]) -> LoadRun:
         async with open_client(target, self.options.timeout) as client:
-            return await closed_loop(chains, STREAMS, client.call)
+            return await closed_loop(chains, len(chains), client.call)
 
     def _title(self, load: str) -> str:
         options = self.options
@@ -199,9 +201,9 @@ def report(record: Record, console: Console) -> None:
     print_table(console, "Times of the calls, ms", record.medians, TIMES)
     whole, first = http_share(record, "wall_s"), http_share(record, "ttft_mean_ms")
     if whole is not None and first is not None:
-        paired = paired_shares(record)
+        paired, streams = paired_shares(record), record.settings["streams"]
         console.print(
-            f"HTTP over the engine in process, {STREAMS} streams: {whole:+.1%} of the whole time "
+            f"HTTP over the engine in process, {streams} streams: {whole:+.1%} of the whole time "
             f"(by repetition {min(paired):+.1%} to {max(paired):+.1%}), "
             f"{first:+.1%} of the time to the first token",
             markup=False,
@@ -229,7 +231,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--slo-ttft-ms", type=float, default=1000.0, help="to the first token (default: 1000)")
     add("--slo-tpot-ms", type=float, default=100.0, help="per token behind it (default: 100)")
     add("--no-ignore-eos", dest="ignore_eos", action="store_false", help="for servers that refuse ignore_eos")
-    add("--overhead", action="store_true", help=f"also: HTTP and the engine in process, {STREAMS} streams")
+    add("--overhead", action="store_true", help="also: the same calls over HTTP and in process")
+    add("--streams", type=int, default=STREAMS, help=f"at once, for that (default: {STREAMS})")
     add("--overhead-reps", type=int, help="repetitions of it (default: 6; 2 if quick)")
     add("--reps", type=int, default=1, help="repetitions of the loads (default: 1)")
     add("--timeout", type=float, default=300.0, help="seconds without a byte until a call has failed")
