@@ -7,6 +7,7 @@ import random
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -26,8 +27,6 @@ RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 CONNECT_TIMEOUT = 10.0
 MAX_ERROR_BYTES = 1 << 20
 DRAIN_TIMEOUT = 1.0
-
-_Clients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
 
 ReadError = Callable[[int, bytes], Exception]
 """From an answer's status and body to the error that is raised for it."""
@@ -135,10 +134,10 @@ class HttpClient:
     def __init__(self, server: Server, read_error: ReadError) -> None:
         self.server = server
         self._read_error = read_error
-        self._clients: _Clients = weakref.WeakKeyDictionary()
+        self._pools: _Pools = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         # Who is dropped without being closed leaves no connections open.
-        weakref.finalize(self, _close_soon, self._clients)
+        weakref.finalize(self, _close_soon, self._pools)
 
     async def post(self, path: str, body: object) -> Any:
         """The answer's JSON."""
@@ -178,13 +177,13 @@ class HttpClient:
         """Closes the connections, on whatever loop they are. Closing twice is allowed."""
         here = asyncio.get_running_loop()
         with self._lock:
-            clients = list(self._clients.items())
-            self._clients.clear()
-        for loop, client in clients:
+            pools = list(self._pools.items())
+            self._pools.clear()
+        for loop, pool in pools:
             if loop is here:
-                await client.aclose()
+                await pool.client.aclose()
             elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.aclose(), loop))
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.client.aclose(), loop))
 
     async def _parsed(
         self, response: httpx.Response, is_last: Callable[[ServerSentEvent], bool]
@@ -205,20 +204,23 @@ class HttpClient:
     @asynccontextmanager
     async def _answer(self, method: str, path: str, content: bytes) -> AsyncIterator[httpx.Response]:
         """An answer that began well; its body has not been read."""
+        turns = self._pool().turns
         attempt = 0
         while True:
-            response = await self._attempt(method, path, content, attempt)
-            if response is not None:
-                break
+            async with turns.taken():
+                answered = await self._attempt(method, path, content, attempt)
+                if isinstance(answered, httpx.Response):
+                    try:
+                        yield answered
+                    finally:
+                        await answered.aclose()
+                    return
             attempt += 1
-        try:
-            yield response
-        finally:
-            await response.aclose()
+            await asyncio.sleep(answered)
 
-    async def _attempt(self, method: str, path: str, content: bytes, attempt: int) -> httpx.Response | None:
-        """None: it failed, and the time to wait before the next attempt has passed."""
-        client = self._client()
+    async def _attempt(self, method: str, path: str, content: bytes, attempt: int) -> httpx.Response | float:
+        """An answer that began well; or the seconds after which to try again."""
+        client = self._pool().client
         request = client.build_request(method, self.server.base_url + path, content=content)
         try:
             response = await client.send(request, stream=True)
@@ -245,25 +247,26 @@ class HttpClient:
             if delay is None:
                 raise failure
         logger.info("%s: attempt %d failed, the next one is in %.1f s", self.server.name, attempt + 1, delay)
-        await asyncio.sleep(delay)
-        return None
+        return delay
 
-    def _client(self) -> httpx.AsyncClient:
+    def _pool(self) -> "_Pool":
         """Of the running event loop."""
         connection = self.server.connection
         with self._lock:
-            client = self._clients.get(asyncio.get_running_loop())
-            if client is None:
-                client = self._clients[asyncio.get_running_loop()] = httpx.AsyncClient(
+            pool = self._pools.get(asyncio.get_running_loop())
+            if pool is None:
+                client = httpx.AsyncClient(
                     headers={"content-type": "application/json", **self.server.all_headers},
-                    # Requests wait for a connection of the pool as long as it takes: that bounds them.
+                    # For a connection there is no bound: it waits only for others that are being closed.
                     timeout=httpx.Timeout(connection.timeout, connect=CONNECT_TIMEOUT, pool=None),
                     limits=httpx.Limits(
                         max_connections=connection.max_connections,
                         max_keepalive_connections=connection.max_connections,
                     ),
                 )
-        return client
+                pool = _Pool(client, _Turns(connection.max_connections))
+                self._pools[asyncio.get_running_loop()] = pool
+        return pool
 
     @contextmanager
     def _broken_off(self) -> Iterator[None]:
@@ -284,11 +287,65 @@ class HttpClient:
         )
 
 
-def _close_soon(clients: _Clients) -> None:
+class _Turns:
+    """At most so many at once; the others wait in the order in which they came.
+
+    Ahead of the pool of connections, whose own queue looks through all connections for each that waits,
+    whenever one begins or ends.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            await self._turn()
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # Its turn may have come just before it was cancelled.
+            if turn.done() and not turn.cancelled():
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            # One that was cancelled does not wait any more.
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The connections of one event loop."""
+
+    client: httpx.AsyncClient
+    turns: _Turns
+
+
+_Pools = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool]
+
+
+def _close_soon(pools: _Pools) -> None:
     """On the event loops that still run; with one that does not its connections are gone."""
-    for loop, client in list(clients.items()):
+    for loop, pool in list(pools.items()):
         if loop.is_running():
-            asyncio.run_coroutine_threadsafe(client.aclose(), loop)
+            asyncio.run_coroutine_threadsafe(pool.client.aclose(), loop)
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:

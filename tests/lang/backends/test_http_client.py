@@ -266,6 +266,33 @@ def test_only_so_many_at_once() -> None:
         assert most == 3
 
 
+def test_who_is_cancelled_while_it_waits_for_a_connection_takes_none() -> None:
+    came: list[str] = []
+
+    async def slow(request: Request) -> Answer:
+        came.append(request.path)
+        if request.path == "/first":
+            await asyncio.sleep(0.2)
+        return of_json({})
+
+    async def some_leave(client: HttpClient) -> Any:
+        first = asyncio.create_task(client.post("/first", {}))
+        await asyncio.sleep(0.05)
+        leaving = [asyncio.create_task(client.post("/leaves", {})) for _ in range(5)]
+        staying = [asyncio.create_task(client.post(f"/{number}", {})) for number in range(5)]
+        await asyncio.sleep(0)
+        for task in leaving[1:]:
+            task.cancel()
+        await first
+        leaving[0].cancel()  # As its turn has come.
+        return await asyncio.gather(*staying)
+
+    with serving(slow) as server:
+        assert used(server.url, some_leave, max_connections=1) == [{}] * 5
+    assert [path for path in came if path not in ("/first", "/leaves")] == [f"/{number}" for number in range(5)]
+    assert came.count("/leaves") <= 1
+
+
 @pytest.mark.parametrize(("field", "value"), [("timeout", 0.0), ("max_connections", 0)])
 def test_wrong_settings(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=field):
