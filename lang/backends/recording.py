@@ -18,7 +18,6 @@ import msgspec
 
 from ramet.lang.backends.base import (
     AdaptedPrompt,
-    Backend,
     Capabilities,
     GenerateDelta,
     IdentifiedPrompt,
@@ -30,6 +29,7 @@ from ramet.lang.backends.base import (
     ToolOffer,
     ToolPrompt,
 )
+from ramet.lang.backends.chosen import AnyBackend, as_backend
 from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
 from ramet.lang.errors import UnsupportedError
 from ramet.runtime import protocol
@@ -45,13 +45,15 @@ FORMAT = "ramet recording 1"
 
 
 class RecordingBackend:
-    """Asks another backend and writes down what it answers; the file begins anew. Closing it closes both."""
+    """Asks another backend and writes down what it answers; the file begins anew. Closing it closes both, but
+    no engine: that is used as everywhere where a backend is asked for.
+    """
 
-    def __init__(self, backend: Backend, path: str | Path) -> None:
-        self._backend = backend
+    def __init__(self, backend: AnyBackend, path: str | Path) -> None:
+        self._backend = as_backend(backend)
         self._file: TextIO = open(path, "w", encoding="utf-8")  # noqa: SIM115
         self._written: set[str] = set()
-        self._write({"format": FORMAT, "capabilities": msgspec.to_builtins(backend.capabilities)})
+        self._write({"format": FORMAT, "capabilities": msgspec.to_builtins(self.capabilities)})
 
     @property
     def capabilities(self) -> Capabilities:

@@ -158,6 +158,23 @@ def test_a_template_that_refuses_the_turns_does_so_again(tmp_path: Path) -> None
     assert again.value.message == refused.value.message
 
 
+def test_an_engine_can_be_recorded_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text("kept")
+    with pytest.raises(InvalidRequestError, match="backend is int"):
+        RecordingBackend(7, path)  # type: ignore[arg-type]
+    assert path.read_text() == "kept"
+
+    @function
+    def says(s: ProgramState) -> None:
+        s += "x" + gen("v", max_tokens=3)
+
+    recording = RecordingBackend(SayingEngine(small_tokenizer(GEMMA, bos="<s>"), ["y"]), path)
+    said = says.run(backend=recording)
+    asyncio.run(recording.aclose())
+    assert says.run(backend=ReplayBackend(path)).text() == said.text() == "xy"
+
+
 def test_a_replay_gives_what_was_recorded(tmp_path: Path) -> None:
     path = tmp_path / "recording.jsonl"
     first, second = recorded(path, script())
