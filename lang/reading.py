@@ -1,9 +1,10 @@
 """Reading what a branch has said: what waits for it, written once for threads and for coroutines."""
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
-from ramet.lang.errors import ProgramCancelledError
+from ramet.lang.errors import ProgramCancelledError, ProgramError
 from ramet.lang.operations import EndFeed, Report
 from ramet.lang.outline import Outline
 from ramet.lang.signals import Signal, Steps
@@ -19,6 +20,7 @@ class Run:
         self.return_value: object = None
         self._error: BaseException | None = None
         self._error_told = False
+        self._told: list[BaseException] = []
         self._ended = False
         self._signal = Signal()
 
@@ -45,9 +47,16 @@ class Run:
         if (error := self.error()) is not None:
             raise error
 
+    def told(self, error: BaseException) -> None:
+        """Somebody sees this error, with what it follows from. It may be the run's, or become it."""
+        cause: BaseException | None = error
+        while cause is not None and cause not in self._told:
+            self._told.append(cause)
+            cause = cause.__cause__
+
     def __del__(self) -> None:
         # Only a stream that nobody read to its end gets here untold.
-        if self._error is not None and not self._error_told:
+        if self._error is not None and not self._error_told and self._error not in self._told:
             logger.error("a program failed and nobody asked: %r", self._error)
 
 
@@ -100,11 +109,14 @@ class Reader:
         branch.execution.pieces.release()
         return feed
 
-    def after_stream(self, error: ProgramCancelledError | None) -> Steps[None]:
-        """What to do when a stream of the branch's text has ended."""
+    def after_stream(self) -> Steps[None]:
+        """What to do when a stream of the branch's text has ended well."""
         yield from ()
-        if error is not None:
-            raise error
+
+    def failing(self, error: ProgramError) -> Steps[NoReturn]:
+        """Raises what whoever reads is to see where ``error`` is what there is instead of a value or a text."""
+        yield from ()
+        raise error
 
     def _reported(self, what: str) -> Variable:
         variable = Variable(None, self._outline.place, streams=False)
@@ -129,6 +141,22 @@ class OutsideReader(Reader):
         yield from self._run.ending()
         self._run.raise_error()
         raise outline.unknown(name)
+
+    def value(self, name: str) -> Steps[object]:
+        variable = yield from self.variable(name)
+        yield from variable.settling()
+        return (yield from self._of_settled(variable.value))
+
+    def meta(self, name: str) -> Steps[object]:
+        variable = yield from self.variable(name)
+        yield from variable.settling()
+        return (yield from self._of_settled(variable.meta))
+
+    def _of_settled(self, read: Callable[[], object]) -> Steps[object]:
+        try:
+            return read()
+        except ProgramError as error:
+            return (yield from self.failing(error))
 
     def report(self, what: str) -> Steps[Any]:
         """After the run's end. Of a run that failed: what it had said."""
@@ -158,9 +186,15 @@ class OutsideReader(Reader):
         self._outline.when_ended(lambda: branch.submit(EndFeed(feed)))
         return feed
 
-    def after_stream(self, error: ProgramCancelledError | None) -> Steps[None]:
-        # Cancelled, because something in the program was raised: that is what to tell.
+    def after_stream(self) -> Steps[None]:
         yield from self._run.ending()
         self._run.raise_error()
-        if error is not None:
-            raise error
+
+    def failing(self, error: ProgramError) -> Steps[NoReturn]:
+        self._run.told(error)
+        if isinstance(error, ProgramCancelledError):
+            # Cancelled, because something in the program was raised: that is what to tell.
+            yield from self._run.ending()
+            if isinstance(self._run.error(), Exception):
+                self._run.raise_error()
+        raise error

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, overload, runtime_checkable
 
 from ramet.lang.backends.base import Capabilities
-from ramet.lang.errors import ProgramCancelledError, ProgramStructureError
+from ramet.lang.errors import ProgramCancelledError, ProgramError, ProgramStructureError
 from ramet.lang.interpreter import Branch, ForkGroup
 from ramet.lang.ir import Expression, Node, RoleBegin, RoleEnd, VarScopeBegin, VarScopeEnd, as_node
 from ramet.lang.outline import Outline
@@ -199,29 +199,25 @@ class ProgramState:
             self._leave(error is None)
 
     def _chunks(self, name: str | None) -> Iterator[Chunk]:
-        if name is not None:
-            yield from finish(self._reader.variable(name)).stream()
-            return
-        cancelled = None
+        feed = self._reader.feed() if name is None else finish(self._reader.variable(name)).stream()
         try:
-            yield from self._reader.feed()
-        except ProgramCancelledError as error:
-            cancelled = error
-        finish(self._reader.after_stream(cancelled))
+            yield from feed
+        except ProgramError as error:
+            finish(self._reader.failing(error))
+        if name is None:
+            finish(self._reader.after_stream())
 
     async def _chunks_async(self, name: str | None) -> AsyncIterator[Chunk]:
-        if name is not None:
-            variable = await finish_async(self._reader.variable(name))
-            async for chunk in variable.stream():
-                yield chunk
-            return
-        cancelled = None
+        feed = (
+            self._reader.feed() if name is None else (await finish_async(self._reader.variable(name))).stream()
+        )
         try:
-            async for chunk in self._reader.feed():
+            async for chunk in feed:
                 yield chunk
-        except ProgramCancelledError as error:
-            cancelled = error
-        await finish_async(self._reader.after_stream(cancelled))
+        except ProgramError as error:
+            await finish_async(self._reader.failing(error))
+        if name is None:
+            await finish_async(self._reader.after_stream())
 
     def _role(self, role: str, expression: Expression | None) -> Node | AbstractContextManager[None]:
         if expression is None:

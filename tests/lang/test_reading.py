@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -302,3 +302,60 @@ def test_what_the_template_changes_before_a_call_is_streamed_as_the_model_reads_
     state = program.stream(backend=TrimmingBackend("ok"))
     assert "".join(state.text_iter()) == state.text()
     assert "x<|im_end|>" in state.text()
+
+
+@function
+def raises_later(s: ProgramState) -> None:
+    s += "x" + gen("v")
+    raise ValueError("the body's own")
+
+
+READS: dict[str, Callable[[ProgramState], object]] = {
+    "value": lambda state: state["v"],
+    "meta": lambda state: state.get_meta_info("v"),
+    "text": lambda state: list(state.text_iter("v")),
+    "all": lambda state: list(state.text_iter()),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_was_cancelled_since_the_body_raised_tells_of_that(read: Callable[[ProgramState], object]) -> None:
+    state = raises_later.stream(backend=ScriptedBackend({"v": Reply("never", delay=60)}))
+    with pytest.raises(ValueError, match="the body's own"):
+        read(state)
+
+
+def test_a_run_of_a_batch_that_failed_raises_its_error_where_it_is_read() -> None:
+    backend = ScriptedBackend({"v": Reply("never", delay=60)})
+    (state,) = raises_later.run_batch([()], backend=backend, return_errors=True)
+    with pytest.raises(ValueError, match="the body's own"):
+        _ = state["v"]
+
+    async def reads() -> None:
+        with pytest.raises(ValueError, match="the body's own"):
+            await state.aio.get("v")
+        with pytest.raises(ValueError, match="the body's own"):
+            await anext(state.text_async_iter("v"))
+
+    asyncio.run(reads())
+
+
+@function
+def fails(s: ProgramState) -> None:
+    s += "x" + gen("v", dtype=int) + gen("w")
+
+
+@pytest.mark.parametrize("read", [*READS.values(), lambda state: state["w"]], ids=[*READS, "behind"])
+def test_an_error_that_somebody_read_is_not_logged(
+    read: Callable[[ProgramState], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    def reads() -> None:
+        state = fails.stream(backend=ScriptedBackend({"v": "no number", "w": "w"}))
+        with pytest.raises(ProgramStructureError, match="the script says"):
+            read(state)
+        state.text()  # Which waits for the end, and asks for no error.
+
+    with caplog.at_level(logging.ERROR):
+        reads()
+        gc.collect()
+    assert "nobody asked" not in caplog.text
