@@ -133,6 +133,8 @@ class RecordingPrompt:
         self._backend = backend
         self._transcript = transcript
         self._offer: ToolOffer | None = None
+        self._tellings: tuple[tuple[object, tuple[str, ...]], ...] = ()
+        """What calls so far told of tools: streams that began at one of them go on telling that."""
 
     def append_text(self, text: str) -> None:
         self.inner.append_text(text)
@@ -178,14 +180,16 @@ class RecordingPrompt:
         return self.inner
 
     def fork(self) -> "RecordingPrompt":
-        return RecordingPrompt(self._backend, self.inner.fork(), self._transcript.fork())
+        fork = RecordingPrompt(self._backend, self.inner.fork(), self._transcript.fork())
+        fork._tellings = self._tellings
+        return fork
 
     def text(self) -> str:
         text = self.inner.text()
         self._backend.record_once(Question.shown("text", self._transcript), {"text": text})
         return text
 
-    def told(self) -> object:
+    def told(self) -> tuple[object, tuple[str, ...]]:
         inner = self.inner.told() if isinstance(self.inner, TellingPrompt) else None
         return inner, self._transcript.told
 
@@ -208,6 +212,18 @@ class RecordingPrompt:
             # A template that refuses the turns: whoever asks for the text is told.
             state = {"error": _described(error)}
         self._backend.record_once(Question.shown("state", self._transcript), state)
+        if "error" in state or not isinstance(self.inner, TellingPrompt):
+            return
+        for inner, names in self._tellings:
+            if names != self._transcript.told:
+                told = Question.shown("state", replace(self._transcript, told=names))
+                self._backend.record_once(told, {**state, "text": self.inner.text_telling(inner)})
+
+    def _begin_call(self) -> None:
+        now = self.told()
+        if all(now[1] != names for _, names in self._tellings):
+            self._tellings += (now,)
+        self._record_state()
 
     def identity(self) -> Hashable:
         """Where the other backend's prompt has none: one that no other prompt has."""
@@ -217,7 +233,7 @@ class RecordingPrompt:
         self, params: SamplingParams, *, tag: ProgramTag, priority: int = 0
     ) -> AsyncIterator[GenerateDelta]:
         offer, self._offer = self._offer, None
-        self._record_state()
+        self._begin_call()
         question = Question.generate(self._transcript, params, offer)
         self._transcript.adapter = None
         deltas: list[GenerateDelta] = []
@@ -236,7 +252,7 @@ class RecordingPrompt:
             self._record_state()
 
     async def select(self, request: SelectRequest) -> SelectResult:
-        self._record_state()
+        self._begin_call()
         question = Question.select(self._transcript, request)
         try:
             result = await self.inner.select(request)

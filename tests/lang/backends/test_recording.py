@@ -125,6 +125,16 @@ def test_a_stream_of_all_that_is_said_can_be_replayed(tmp_path: Path) -> None:
     assert again in (said, state.text())
 
 
+def test_a_stream_can_be_replayed_of_what_was_run_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    recording = RecordingBackend(with_a_template(), path)
+    expected = conversation.run(backend=recording).text()
+    asyncio.run(recording.aclose())
+    for _ in range(5):  # It may begin before the tools are offered, or after.
+        said = "".join(conversation.stream(backend=ReplayBackend(path)).text_iter())
+        assert said.partition("Hello")[2] == expected.partition("Hello")[2] != ""
+
+
 def test_answers_of_different_adapters_are_told_apart(tmp_path: Path) -> None:
     @function
     def program(s: ProgramState, lora: str | None) -> None:
