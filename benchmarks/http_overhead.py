@@ -5,13 +5,15 @@ this one reads. Both engines have the same settings, and one of them rests while
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.load_client import ServedCall
+from benchmarks.load_client import ServedCall, Target, open_client
 from benchmarks.load_driver import LoadRun, closed_loop
 from benchmarks.load_shapes import Chain
+from benchmarks.soak_vitals import cpu_seconds_of, engine_of
 from ramet import Engine, SamplingParams
 from ramet.runtime.engine import EngineFace
 
@@ -20,8 +22,11 @@ def make(*, model: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Worker factory."""
     engine = Engine(model, **settings)
 
-    def run(chains: Sequence[Chain], concurrency: int) -> LoadRun:
-        return asyncio.run(closed_loop(chains, concurrency, StreamingCaller(engine)))
+    def run(chains: Sequence[Chain], concurrency: int) -> tuple[LoadRun, float]:
+        """With the CPU seconds that it took."""
+        before = time.process_time()
+        done = asyncio.run(closed_loop(chains, concurrency, StreamingCaller(engine)))
+        return done, time.process_time() - before
 
     return {"run": run, "close": engine.close}
 
@@ -54,6 +59,23 @@ class StreamingCaller:
                 done.num_cached_tokens = increment.stats.num_cached_tokens
         done.text = "".join(said)
         return done
+
+
+async def run_over_http(target: Target, chains: Sequence[Chain], timeout: float) -> LoadRun:
+    """All chains at once."""
+    async with open_client(target, timeout) as client:
+        return await closed_loop(chains, len(chains), client.call)
+
+
+def cpu_seconds(server_pid: int) -> dict[str, float]:
+    """So far, by part: the server, its engine, and this process, which is the client. Empty off Linux."""
+    if not sys.platform.startswith("linux"):
+        return {}
+    return {
+        "server_cpu_s": cpu_seconds_of(server_pid),
+        "engine_cpu_s": cpu_seconds_of(engine_of(server_pid)),
+        "client_cpu_s": time.process_time(),
+    }
 
 
 def same_answers(first: LoadRun, second: LoadRun) -> float:

@@ -48,6 +48,10 @@ RATES = [
     ("cached_share", "cached", ".1%"),
     ("same_answers", "same answers", ".0%"),
     ("wall_s", "s", ".1f"),
+    ("cpu_s", "CPU s", ".1f"),
+    ("engine_cpu_s", "engine", ".1f"),
+    ("server_cpu_s", "server", ".1f"),
+    ("client_cpu_s", "client", ".1f"),
 ]
 TIMES = [
     (
@@ -71,22 +75,24 @@ class Benchmark:
 
     def run(self) -> None:
         with contextlib.ExitStack() as stack:
-            target = self._target(stack)
+            target, server_pid = self._target(stack)
             asyncio.run(self._warm_up(target))
             for repetition in range(self.options.reps):
                 for workload in self.options.workloads:
                     for load in self.options.loads:
                         self._load(target, workload, load, repetition)
-            if self.options.overhead:
-                self._overhead(target)
+            if self.options.overhead and server_pid is not None:
+                self._overhead(target, server_pid)
 
-    def _target(self, stack: contextlib.ExitStack) -> Target:
+    def _target(self, stack: contextlib.ExitStack) -> tuple[Target, int | None]:
+        """With the process id of the server, where this started it."""
         options = self.options
         if options.url is not None:
-            return Target(options.url, options.model, options.api_key, options.ignore_eos)
+            return Target(options.url, options.model, options.api_key, options.ignore_eos), None
         with self.console.status(f"starting ramet serve with {options.model}"):
             runtime = stack.enter_context(Runtime(options.model, **dict(options.setting)))
-        return Target(runtime.base_url, runtime.info.model, runtime.api_key, options.ignore_eos)
+        target = Target(runtime.base_url, runtime.info.model, runtime.api_key, options.ignore_eos)
+        return target, runtime.process_id
 
     async def _warm_up(self, target: Target) -> None:
         """Raises RuntimeError where a call fails: the address, the model or the key is wrong."""
@@ -125,31 +131,37 @@ class Benchmark:
                 return await closed_loop(chains, options.concurrency, client.call)
             return await poisson_arrivals(chains, options.rate, seed, client.call)
 
-    def _overhead(self, target: Target) -> None:
+    def _overhead(self, target: Target, server_pid: int) -> None:
         """In turns, each repetition with prompts that neither has seen, and the order changed each time."""
         options, settings = self.options, dict(self.options.setting)
         with Worker(IN_PROCESS, http_overhead.make, model=options.model, settings=settings) as engine:
             engine.call("run", unique_prompts(4, 8, f"warm-up {options.seed}"), 4)
             for repetition in range(options.overhead_reps):
                 chains = unique_prompts(
-                    options.streams, options.max_tokens, f"{options.seed} overhead {repetition}"
+                    options.streams, options.max_tokens, f"{options.seed} http {repetition}"
                 )
-                systems: dict[str, Callable[[], LoadRun]] = {
-                    IN_PROCESS: lambda chains=chains: engine.call("run", chains, options.streams),  # type: ignore[misc]
-                    OVER_HTTP: lambda chains=chains: asyncio.run(self._streams(target, chains)),  # type: ignore[misc]
-                }
-                order = list(systems) if repetition % 2 == 0 else list(systems)[::-1]
                 with self.console.status(f"HTTP and the engine in process, repetition {repetition + 1}"):
-                    runs = {name: systems[name]() for name in order}
-                self._note_failures("overhead", runs[OVER_HTTP])
-                for name, run in runs.items():
-                    found = load_metrics(run, self._objectives())
-                    found["same_answers"] = http_overhead.same_answers(runs[IN_PROCESS], run)
-                    self._add(f"{options.streams} streams", name, repetition, found)
+                    if repetition % 2:
+                        over, over_cpu = self._over_http(target, server_pid, chains)
+                        inside, inside_cpu = engine.call("run", chains, options.streams)
+                    else:
+                        inside, inside_cpu = engine.call("run", chains, options.streams)
+                        over, over_cpu = self._over_http(target, server_pid, chains)
+                self._note_failures("overhead", over)
+                title = f"{options.streams} streams"
+                found = {"cpu_s": inside_cpu, "same_answers": 1.0}
+                self._add(title, IN_PROCESS, repetition, {**load_metrics(inside, self._objectives()), **found})
+                found = {**over_cpu, "same_answers": http_overhead.same_answers(inside, over)}
+                self._add(title, OVER_HTTP, repetition, {**load_metrics(over, self._objectives()), **found})
 
-    async def _streams(self, target: Target, chains: list[Chain]) -> LoadRun:
-        async with open_client(target, self.options.timeout) as client:
-            return await closed_loop(chains, len(chains), client.call)
+    def _over_http(
+        self, target: Target, server_pid: int, chains: list[Chain]
+    ) -> tuple[LoadRun, dict[str, float]]:
+        """With the CPU seconds that it took, by part and in all; where they cannot be read, without."""
+        before = http_overhead.cpu_seconds(server_pid)
+        run = asyncio.run(http_overhead.run_over_http(target, chains, self.options.timeout))
+        parts = {name: now - before[name] for name, now in http_overhead.cpu_seconds(server_pid).items()}
+        return run, {**parts, "cpu_s": sum(parts.values())} if parts else {}
 
     def _title(self, load: str) -> str:
         options = self.options
@@ -177,7 +189,9 @@ def http_share(record: Record, metric: str) -> float | None:
     """What HTTP takes more of ``metric`` than the engine in process: the ratio of their medians, less 1. None
     where it was not measured.
     """
-    rows = {row.system: row.metrics[metric] for row in record.medians if row.system in (IN_PROCESS, OVER_HTTP)}
+    rows = {
+        row.system: row.metrics.get(metric) for row in record.medians if row.system in (IN_PROCESS, OVER_HTTP)
+    }
     over, inside = rows.get(OVER_HTTP), rows.get(IN_PROCESS)
     return over / inside - 1 if over and inside else None
 
@@ -201,11 +215,13 @@ def report(record: Record, console: Console) -> None:
     print_table(console, "Times of the calls, ms", record.medians, TIMES)
     whole, first = http_share(record, "wall_s"), http_share(record, "ttft_mean_ms")
     if whole is not None and first is not None:
+        cpu_share = http_share(record, "cpu_s")
+        cpu = "" if cpu_share is None else f", {cpu_share:+.1%} of the CPU time, the client's included"
         paired, streams = paired_shares(record), record.settings["streams"]
         console.print(
             f"HTTP over the engine in process, {streams} streams: {whole:+.1%} of the whole time "
             f"(by repetition {min(paired):+.1%} to {max(paired):+.1%}), "
-            f"{first:+.1%} of the time to the first token",
+            f"{first:+.1%} of the time to the first token{cpu}",
             markup=False,
         )
     for note in record.notes:

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from benchmarks.http_overhead import StreamingCaller, same_answers
-from benchmarks.load_client import ServedCall
+from benchmarks.http_overhead import StreamingCaller, run_over_http, same_answers
+from benchmarks.load_client import ServedCall, Target
 from benchmarks.load_driver import LoadRun, closed_loop
 from benchmarks.load_shapes import LoadRequest
-from tests.runtime.server.speaking_server import open_engine, spec
+from tests.runtime.server.speaking_server import SECONDS, live, open_engine, spec
 
 
 def test_calls_are_streamed_from_the_engine() -> None:
@@ -18,6 +18,14 @@ def test_calls_are_streamed_from_the_engine() -> None:
         assert call.num_output_tokens == 5
         assert call.num_prompt_tokens > 0
         assert call.sent <= call.first_token <= call.last_token
+
+
+def test_calls_over_http_say_the_same() -> None:
+    chains = [[LoadRequest("say:hello there", 5)], [LoadRequest("say:other words", 5)]]
+    with live() as server:
+        target = Target(server.url, server.engine.info.model)
+        run = asyncio.run(run_over_http(target, chains, SECONDS))
+    assert sorted(call.text for call in run.calls) == ["hello", "other"]
 
 
 def test_same_answers_whatever_their_order() -> None:

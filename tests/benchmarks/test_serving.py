@@ -1,5 +1,6 @@
 """The load generator as a command, against a server of its own and against one that runs already."""
 
+import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,4 +88,6 @@ def test_a_quick_run(tmp_path: Path) -> None:
     rows = {row.system: row.metrics for row in read(tmp_path / "serving.json").medians}
     assert list(rows) == ["16 clients", IN_PROCESS, OVER_HTTP]
     assert rows[OVER_HTTP]["failed"] == 0
+    if sys.platform.startswith("linux"):
+        assert (rows[OVER_HTTP]["cpu_s"] or 0) > (rows[OVER_HTTP]["engine_cpu_s"] or 0) > 0
     assert rows[OVER_HTTP]["same_answers"] == 1, "over HTTP the engine says what it says in process"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchmarks.soak_vitals import (
     ENGINE_GROWTH,
     SERVER_GROWTH,
     Vitals,
+    cpu_seconds_of,
     engine_of,
     files_of,
     growth,
@@ -73,7 +75,16 @@ def test_processes() -> None:
         assert parent_of(child.pid) == os.getpid()
         assert memory_of(child.pid) > 0
         assert files_of(child.pid) >= 3
+        assert 0 <= cpu_seconds_of(child.pid) < 60
         with pytest.raises(ProcessLookupError, match=f"process {child.pid} has no child"):
             engine_of(child.pid)
     assert parent_of(child.pid) is None
     assert memory_of(child.pid) == 0
+
+
+def test_cpu_seconds_are_those_of_the_process() -> None:
+    before, known = cpu_seconds_of(os.getpid()), time.process_time()
+    while time.process_time() < known + 0.1:
+        pass
+    # The kernel counts in hundredths.
+    assert cpu_seconds_of(os.getpid()) - before >= 0.05
