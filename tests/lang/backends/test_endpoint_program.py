@@ -12,7 +12,7 @@ import pytest
 import ramet
 from ramet.lang.backends.endpoint import RuntimeEndpoint
 from ramet.lang.backends.local import LocalBackend
-from ramet.lang.errors import GenerationError, ProgramCancelledError, ToolError
+from ramet.lang.errors import BranchError, GenerationError, ProgramCancelledError, ToolError
 from ramet.runtime.server import ServerConfig
 from ramet.runtime.server.program_runs import ProgramRuns
 from ramet.runtime.tokenizer import FastTokenizer
@@ -301,13 +301,15 @@ def test_many_programs_at_once(pair: Pair) -> None:
 def test_a_server_that_goes_is_told_as_an_error() -> None:
     @ramet.function
     def endless(s: Any) -> None:
-        s += ramet.user("one") + ramet.assistant(ramet.gen("one", max_tokens=1800, ignore_eos=True, seed=1))
-        s += ramet.user("two") + ramet.assistant(ramet.gen("two", max_tokens=4, seed=1))
+        s += ramet.user("one") + ramet.assistant(ramet.gen("first", max_tokens=4, seed=1)) + ramet.user("two")
+        branches = s.fork(80)
+        branches += ramet.assistant(ramet.gen("branch", max_tokens=1700, ignore_eos=True, seed=1))
+        branches.join()
 
     with opened(ServerConfig(drain_timeout=0.0)) as pair:
         state = endless.compile().stream(backend=pair.there)
-        next(iter(state.text_iter("one")))
+        assert state["first"]
         pair.server.stop()
-        with pytest.raises(GenerationError):
-            state["one"]
+        with pytest.raises(BranchError):
+            state["branch"]
         assert state.error() is not None
