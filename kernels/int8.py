@@ -76,6 +76,9 @@ def linear_int8(
     goes into reading the weights.
     """
     if isinstance(weight, NativeInt8Weight):
+        if x.dtype is torch.float32 and bias is None:
+            # Conversions to what it is already would each give the interpreter lock up.
+            return weight.library.linear_int8(x, weight, None)
         native_bias = None if bias is None else bias.float()
         return weight.library.linear_int8(x.float(), weight, native_bias).to(x.dtype)
     if isinstance(weight, Tensor) and weight.is_contiguous() and weight.shape[1] <= GPU_MAX_DEPTH:

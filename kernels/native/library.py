@@ -20,6 +20,12 @@ SPAN = 192
 """Keys of one item of attention, at the most."""
 _TRANSPOSED_KEYS = 16
 
+# Calls of up to about 0.3 ms on one core keep the interpreter lock: so many products of int8, and so many
+# numbers that an elementwise kernel writes. Up to so many tokens a product waits for its weights.
+_SHORT_PRODUCTS = 50_000_000
+_SHORT_NUMBERS = 250_000
+_BOUND_BY_MEMORY = 10
+
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -55,7 +61,12 @@ class AttentionItems:
 
 
 class NativeLibrary:
-    """Thread-safe; the interpreter lock is not held in a call. All tensors on CPU.
+    """Thread-safe. All tensors on CPU.
+
+    The interpreter lock is kept in calls of a fraction of a millisecond, and given up in longer ones. A thread
+    that gives it up while another one computes in Python gets it back a switch interval later (5 ms by
+    default), and a step makes some hundred calls: beside a busy thread it took 1.6 s instead of 13 ms. For the
+    same reason results are allocated by NumPy, which keeps the lock.
 
     The compiled code reads what it is told to read. So shapes that do not fit each other raise ValueError here.
     """
@@ -66,27 +77,33 @@ class NativeLibrary:
         self.name = name
         pointer, int64, int32, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
         try:
-            library = ctypes.CDLL(str(path))
+            library, keeping = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
             self._packed_int8_bytes = _function(library.ramet_packed_int8_bytes, int64, int64, result=int64)
             self._pack_int8 = _function(library.ramet_pack_int8, pointer, int64, int64, pointer)
-            self._linear_int8 = _function(
-                library.ramet_linear_int8,
+            self._linear_int8 = _calls(
+                (library, keeping),
+                "ramet_linear_int8",
                 *(pointer, int64, int64, pointer, pointer, pointer, int64, pointer, int32),
                 result=int32,
             )
-            self._rms_norm = _function(
-                library.ramet_rms_norm,
+            self._rms_norm = _calls(
+                (library, keeping),
+                "ramet_rms_norm",
                 *(pointer, int64, pointer, pointer, real, int64, int64, pointer, pointer, int32),
             )
-            self._rope = _function(
-                library.ramet_rope,
+            self._rope = _calls(
+                (library, keeping),
+                "ramet_rope",
                 *(pointer, int64, int64, pointer, int64, int64, pointer, pointer, int64, int64, pointer, int32),
             )
-            self._gated_activation = _function(
-                library.ramet_gated_activation, *(pointer, int64, int64, int64, int32, pointer, int32)
+            self._gated_activation = _calls(
+                (library, keeping),
+                "ramet_gated_activation",
+                *(pointer, int64, int64, int64, int32, pointer, int32),
             )
-            self._attention = _function(
-                library.ramet_attention,
+            self._attention = _calls(
+                (library, keeping),
+                "ramet_attention",
                 *(pointer, int64, pointer, int64, pointer, int64, pointer, pointer, pointer, int64, int64),
                 *(int64, int64, pointer, pointer, int64, pointer, pointer, real, real, pointer, pointer),
                 *(int64, pointer, int32),
@@ -114,8 +131,9 @@ class NativeLibrary:
             bias = bias.contiguous()
             _fit(bias.numel() == weight.out_features, "bias", bias)
         num_tokens = x.shape[0]
-        out = torch.empty((num_tokens, weight.out_features))
-        failed = self._linear_int8(
+        out = _empty(num_tokens, weight.out_features)
+        work = weight.out_features * weight.in_features * max(num_tokens, _BOUND_BY_MEMORY)
+        failed = self._linear_int8[work <= _SHORT_PRODUCTS](
             x.data_ptr(),
             num_tokens,
             weight.in_features,
@@ -137,8 +155,8 @@ class NativeLibrary:
         _fit(weight.numel() == width, "weight", weight)
         if x.dim() != 2 or x.stride(1) != 1:
             x = x.contiguous()
-        normed = torch.empty(x.shape)
-        self._rms_norm(
+        normed = _empty(*x.shape)
+        self._rms_norm[x.numel() <= _SHORT_NUMBERS](
             *(x.data_ptr(), x.stride(0) if x.dim() == 2 else width, None, weight.data_ptr(), eps),
             *(x.numel() // width, width, normed.data_ptr(), None, torch.get_num_threads()),
         )
@@ -150,8 +168,8 @@ class NativeLibrary:
         rows, width = x.shape
         _fit(weight.numel() == width, "weight", weight)
         _fit(residual.shape == x.shape, "residual", residual)
-        normed, total = torch.empty(x.shape), torch.empty(x.shape)
-        self._rms_norm(
+        normed, total = _empty(*x.shape), _empty(*x.shape)
+        self._rms_norm[x.numel() <= _SHORT_NUMBERS](
             *(x.data_ptr(), width, residual.data_ptr(), weight.data_ptr(), eps),
             *(rows, width, normed.data_ptr(), total.data_ptr(), torch.get_num_threads()),
         )
@@ -168,8 +186,8 @@ class NativeLibrary:
         _fit(k.shape == (num_tokens, num_kv_heads, head_dim), "k", k)
         _fit(cos.shape == (num_tokens, head_dim // 2) and cos.dtype is torch.float32, "cos", cos)
         _fit(sin.shape == cos.shape and sin.dtype is torch.float32, "sin", sin)
-        out = torch.empty((num_tokens, num_heads + num_kv_heads, head_dim))
-        self._rope(
+        out = _empty(num_tokens, num_heads + num_kv_heads, head_dim)
+        self._rope[out.numel() <= _SHORT_NUMBERS](
             *(q.data_ptr(), q.stride(0), num_heads, k.data_ptr(), k.stride(0), num_kv_heads),
             *(cos.data_ptr(), sin.data_ptr(), num_tokens, head_dim // 2),
             *(out.data_ptr(), torch.get_num_threads()),
@@ -184,8 +202,8 @@ class NativeLibrary:
             gate_up = gate_up.contiguous()
         _fit(gate_up.shape[1] % 2 == 0, "gate_up", gate_up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        out = torch.empty((rows, width))
-        self._gated_activation(
+        out = _empty(rows, width)
+        self._gated_activation[out.numel() <= _SHORT_NUMBERS](
             *(gate_up.data_ptr(), gate_up.stride(0), rows, width, tanh_gelu),
             *(out.data_ptr(), torch.get_num_threads()),
         )
@@ -219,9 +237,10 @@ class NativeLibrary:
         _fit(pool[0].shape == pool[1].shape and pool[0].shape[1:] == k.shape[1:], "pool", pool[0])
         _fit(len(written) == len(items.folds) == num_tokens, "written", written)
         num_threads = torch.get_num_threads()
-        out = torch.empty(q.shape)
+        out = _empty(*q.shape)
         partials, own, size = scratch.of(items, num_heads, num_heads // num_kv_heads, head_dim, num_threads)
-        self._attention(
+        work = len(items.pairs) * SPAN * num_heads * head_dim
+        self._attention[work <= _SHORT_PRODUCTS](
             *(q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)),
             *(pool[0].data_ptr(), pool[1].data_ptr(), written.data_ptr(), num_tokens, num_kv_heads),
             *(num_heads // num_kv_heads, head_dim, items.slots.ctypes.data, items.items.ctypes.data),
@@ -257,9 +276,20 @@ def by_token(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
+def _empty(*shape: int) -> Tensor:
+    """As torch.empty, which gives the interpreter lock up."""
+    return torch.from_numpy(np.empty(shape, np.float32))
+
+
 def _fit(fits: bool, name: str, tensor: Tensor) -> None:
     if not fits:
         raise ValueError(f"{name} of {tensor.dtype} and shape {list(tensor.shape)} does not fit the others")
+
+
+def _calls(libraries: tuple[Any, Any], name: str, *arguments: Any, result: Any = None) -> tuple[Any, Any]:
+    """Of the library that gives the interpreter lock up in a call, and of the one that keeps it."""
+    freeing, keeping = (_function(getattr(library, name), *arguments, result=result) for library in libraries)
+    return freeing, keeping
 
 
 def _function(function: Any, *arguments: Any, result: Any = None) -> Any:

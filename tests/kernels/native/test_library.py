@@ -80,6 +80,21 @@ def test_a_token_has_the_same_bits_in_every_batch_and_with_all_threads(
         torch.set_num_threads(before)
 
 
+def test_long_calls_have_the_bits_of_short_ones(library: NativeLibrary) -> None:
+    """Short ones keep the interpreter lock, long ones give it up: both bindings are the same code."""
+    x, weight, scale = random(400, 512), random_int8(512, 512), random(512).abs()
+    prepared = library.pack_int8(weight, scale)
+    whole = library.linear_int8(x, prepared, None)
+    assert torch.equal(torch.cat([library.linear_int8(row[None], prepared, None) for row in x]), whole)
+    wide = random(700, 1024)
+    activated = library.gated_activation(wide, tanh_gelu=False)
+    normed = library.rms_norm(wide, torch.ones(1024), 1e-6)
+    for row in (0, 350, 699):
+        one = wide[row : row + 1]
+        assert torch.equal(library.gated_activation(one, tanh_gelu=False)[0], activated[row])
+        assert torch.equal(library.rms_norm(one, torch.ones(1024), 1e-6)[0], normed[row])
+
+
 def test_rows_of_zeros_and_rows_that_are_not_finite(library: NativeLibrary) -> None:
     weight, scale = random_int8(40, 50), random(40).abs()
     x = random(5, 50)
