@@ -14,7 +14,6 @@ Draft = Literal[4, 6, 7, 2019, 2020]
 Schema = dict[str, object] | bool
 
 _DRAFTS: dict[str, Draft] = {
-    "json-schema.org/draft-03/schema": 4,
     "json-schema.org/draft-04/schema": 4,
     "json-schema.org/schema": 4,
     "json-schema.org/draft-06/schema": 6,
@@ -164,7 +163,7 @@ def _draft(declared: object) -> Draft:
     if name not in _DRAFTS:
         raise InvalidRequestError(
             f"#/$schema: {declared[:200]!r} is no draft that is known here; "
-            f"known are {', '.join(f'http://{known}' for known in list(_DRAFTS)[1:])}",
+            f"known are {', '.join(f'http://{known}' for known in _DRAFTS)}",
             field="grammar",
         )
     return _DRAFTS[name]

@@ -63,6 +63,13 @@ def test_drafts(declared: str | None, draft: int) -> None:
     assert document.declared == (declared is not None)
 
 
+def test_a_draft_of_other_keywords_is_refused() -> None:
+    """Draft 3 has divisibleBy, disallow and extends; read as a later one it would be weaker than it says."""
+    schema = {"$schema": "http://json-schema.org/draft-03/schema#", "type": "integer", "divisibleBy": 7}
+    with pytest.raises(InvalidRequestError, match=r"#/\$schema: .*draft-03.* is no draft that is known here"):
+        load(json.dumps(schema), LIMITS)
+
+
 def test_pointers_are_escaped() -> None:
     assert step("/a", "b/c", 0, "~") == "/a/b~1c/0/~0"
     assert parse_json("[1.5]", LIMITS) == [1.5]
