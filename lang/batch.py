@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ramet.lang.compiler.hoist import PrefixGate
 from ramet.lang.compiler.shared_calls import SharedCalls
 from ramet.lang.interpreter import Common
-from ramet.lang.loop_thread import bodies_loop, branches_loop
+from ramet.lang.loop_thread import Started, bodies_loop, branches_loop
 from ramet.lang.progress import batch_progress
 from ramet.lang.session import Invocation, Session
 from ramet.lang.state import ProgramState
@@ -73,9 +73,11 @@ class Batch:
     def iterate(self) -> Iterator[ProgramState]:
         """The states in order, each as soon as it is there. Closing the iterator cancels the rest."""
         outcomes: list[Future[ProgramState]] = [Future() for _ in self.invocations]
-        started = bodies_loop().start(self.arun(lambda index, state: outcomes[index].set_result(state)))
+        states = self.arun(lambda index, state: outcomes[index].set_result(state))
+        started = Started(bodies_loop(), states)
         started.outcome.add_done_callback(lambda whole: _fail_the_rest(outcomes, whole))
         try:
+            started.start()
             for outcome in outcomes:
                 yield outcome.result()
         finally:

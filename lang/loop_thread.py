@@ -91,8 +91,9 @@ class LoopThread:
             raise ProgramStructureError(
                 "an async program must not wait for another program's run(); write `await program.arun(...)`"
             )
-        started = self.start(coroutine)
+        started = Started(self, coroutine)
         try:
+            started.start()
             return started.outcome.result()
         except BaseException:
             started.cancel()
@@ -100,11 +101,8 @@ class LoopThread:
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "Started[T]":
         """Runs it in this thread's context, without waiting."""
-        started: Started[T] = Started(self)
-        # asyncio copies the context of whoever calls this; the task takes it over.
-        if not self.call(started.begin, coroutine):
-            coroutine.close()
-            started.outcome.set_exception(CancelledError())
+        started = Started(self, coroutine)
+        started.start()
         return started
 
     def close(self) -> None:
@@ -136,17 +134,31 @@ class LoopThread:
 
 
 class Started(Generic[T]):
-    """A coroutine that runs on a LoopThread."""
+    """A coroutine that runs on a LoopThread.
 
-    def __init__(self, thread: LoopThread) -> None:
+    Make it, then ``start`` it where it is cancelled too if Ctrl-C comes: it may run before ``start`` returns.
+    """
+
+    def __init__(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> None:
         self.outcome: Future[T] = Future()
         self._thread = thread
+        self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None
 
-    def begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
+    def start(self) -> None:
+        """In this thread's context, without waiting."""
+        # asyncio copies the context of whoever calls this; the task takes it over.
+        if not self._thread.call(self._begin):
+            self._never_begin()
+
+    def _begin(self) -> None:
         """On the loop's thread."""
-        self._task = asyncio.get_running_loop().create_task(coroutine)
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
         self._task.add_done_callback(self._end)
+
+    def _never_begin(self) -> None:
+        self._coroutine.close()
+        self.outcome.set_exception(CancelledError())
 
     def cancel(self) -> None:
         """Cancels it if it still runs, and waits for its end."""
@@ -156,6 +168,9 @@ class Started(Generic[T]):
     def _cancel_task(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        elif not self.outcome.done():
+            # It never came to the loop, where what is called first is first.
+            self._never_begin()
 
     def _end(self, task: "asyncio.Task[T]") -> None:
         if task.cancelled():

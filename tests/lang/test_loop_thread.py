@@ -4,12 +4,13 @@ import asyncio
 import contextvars
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 
 import pytest
 
 from ramet.lang import ProgramStructureError, loop_thread
-from ramet.lang.loop_thread import LoopThread, bodies_loop, branches_loop, refuse_to_block_branches
+from ramet.lang.loop_thread import Args, LoopThread, bodies_loop, branches_loop, refuse_to_block_branches
 
 
 def test_run_gives_results_and_errors_in_the_callers_context() -> None:
@@ -156,3 +157,33 @@ def test_nothing_is_called_on_a_closed_loop() -> None:
     with pytest.raises(CancelledError):
         started.outcome.result(timeout=60)
     assert called == []
+
+
+@pytest.mark.parametrize("runs_already", [False, True])
+def test_an_interruption_while_it_is_started_leaves_nothing_running(runs_already: bool) -> None:
+    class InterruptedThread(LoopThread):
+        """Ctrl-C comes as a coroutine is handed over, once or just before."""
+
+        def call(self, callback: Callable[[*Args], object], *args: *Args) -> bool:
+            if getattr(callback, "__name__", "") != "_begin":
+                return super().call(callback, *args)
+            if runs_already:
+                super().call(callback, *args)
+                assert running.wait(60)
+            raise KeyboardInterrupt
+
+    thread = InterruptedThread("test")
+    running = threading.Event()
+    ended: list[str] = []
+
+    async def main() -> None:
+        running.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(main())
+    assert ended == (["cleaned up"] if runs_already else [])
+    thread.close()
