@@ -76,11 +76,10 @@ def linear_int8(
     goes into reading the weights.
     """
     if isinstance(weight, NativeInt8Weight):
-        if x.dtype is torch.float32 and bias is None:
-            # Conversions to what it is already would each give the interpreter lock up.
-            return weight.library.linear_int8(x, weight, None)
-        native_bias = None if bias is None else bias.float()
-        return weight.library.linear_int8(x.float(), weight, native_bias).to(x.dtype)
+        exact = weight.library.linear_int8(
+            _converted(x, torch.float32), weight, None if bias is None else _converted(bias, torch.float32)
+        )
+        return _converted(exact, x.dtype)
     if isinstance(weight, Tensor) and weight.is_contiguous() and weight.shape[1] <= GPU_MAX_DEPTH:
         gpu = gpu_kernels(x)
         if gpu is not None:
@@ -108,6 +107,11 @@ def linear_int8(
     if bias is not None:
         out.add_(bias)
     return out.to(x.dtype)
+
+
+def _converted(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """As ``x.to(dtype)``, which gives the interpreter lock up even where there is nothing to do."""
+    return x if x.dtype is dtype else x.to(dtype)
 
 
 def integer_matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -77,32 +77,32 @@ class NativeLibrary:
         self.name = name
         pointer, int64, int32, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
         try:
-            library, keeping = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+            libraries = library, _ = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
             self._packed_int8_bytes = _function(library.ramet_packed_int8_bytes, int64, int64, result=int64)
             self._pack_int8 = _function(library.ramet_pack_int8, pointer, int64, int64, pointer)
             self._linear_int8 = _calls(
-                (library, keeping),
+                libraries,
                 "ramet_linear_int8",
                 *(pointer, int64, int64, pointer, pointer, pointer, int64, pointer, int32),
                 result=int32,
             )
             self._rms_norm = _calls(
-                (library, keeping),
+                libraries,
                 "ramet_rms_norm",
                 *(pointer, int64, pointer, pointer, real, int64, int64, pointer, pointer, int32),
             )
             self._rope = _calls(
-                (library, keeping),
+                libraries,
                 "ramet_rope",
                 *(pointer, int64, int64, pointer, int64, int64, pointer, pointer, int64, int64, pointer, int32),
             )
             self._gated_activation = _calls(
-                (library, keeping),
+                libraries,
                 "ramet_gated_activation",
                 *(pointer, int64, int64, int64, int32, pointer, int32),
             )
             self._attention = _calls(
-                (library, keeping),
+                libraries,
                 "ramet_attention",
                 *(pointer, int64, pointer, int64, pointer, int64, pointer, pointer, pointer, int64, int64),
                 *(int64, int64, pointer, pointer, int64, pointer, pointer, real, real, pointer, pointer),
