@@ -25,6 +25,7 @@ import httpx
 from rich.console import Console
 
 from benchmarks.record import Record, Sample, new_record, table_console, write
+from benchmarks.soak_kept import KeptTraffic
 from benchmarks.soak_traffic import Ledger, Traffic
 from benchmarks.soak_vitals import (
     ENGINE_GROWTH,
@@ -47,6 +48,8 @@ ACT_SECONDS = 180.0
 """No act of a client may take longer: what does is a fault."""
 KV_TOKENS, CONTEXT_LENGTH = 2048, 1024
 
+Act = Callable[[], Awaitable[None]]
+
 
 @dataclass(slots=True)
 class Soak:
@@ -66,11 +69,14 @@ class Soak:
         total = 60.0 * self.options.minutes
         count = max(4, min(PERIODS, int(total / SHORTEST_PERIOD))) // 2 * 2
         traffic = Traffic(self.http, self.runtime.info.model, self.ledger, self.options.seed)
+        kept = KeptTraffic(self.http, self.runtime.info.model, self.ledger, self.options.seed)
         await traffic.learn()
+        await kept.learn()
+        acts = self._acts(traffic, kept)
         for index in range(count):
             if index == count // 2:
                 await traffic.fill(KV_TOKENS)
-            await self._period(traffic, total / count, index, kills=index < count // 2)
+            await self._period(acts, total / count, index, kills=index < count // 2)
             await self._rest(f"period {index + 1} of {count}")
         await self._flush()
 
@@ -86,9 +92,8 @@ class Soak:
             wrong += growth(self.rests[len(self.rests) // 2], self.rests[-1], ENGINE_GROWTH)
         return wrong
 
-    async def _period(self, traffic: Traffic, seconds: float, index: int, *, kills: bool) -> None:
-        """Ends when each client has ended what it was doing."""
-        acts: list[Callable[[], Awaitable[None]]] = [
+    def _acts(self, traffic: Traffic, kept: KeptTraffic) -> list[Act]:
+        return [
             *(traffic.ask for _ in range(self.options.clients)),
             traffic.leave,
             traffic.leave,
@@ -97,7 +102,13 @@ class Soak:
             traffic.break_off,
             traffic.hold_session,
             traffic.leave_program,
+            kept.keep_response,
+            kept.use_tool,
+            kept.forsake_tool,
         ]
+
+    async def _period(self, acts: Sequence[Act], seconds: float, index: int, *, kills: bool) -> None:
+        """Ends when each client has ended what it was doing."""
         until = time.monotonic() + seconds
         async with asyncio.TaskGroup() as tasks:
             for number, act in enumerate(acts):
@@ -105,7 +116,7 @@ class Soak:
             if kills:
                 tasks.create_task(self._kill(until, random.Random(f"kills {index}")))
 
-    async def _repeat(self, act: Callable[[], Awaitable[None]], until: float, source: random.Random) -> None:
+    async def _repeat(self, act: Act, until: float, source: random.Random) -> None:
         name = getattr(act, "__name__", "act")
         while time.monotonic() < until:
             try:
@@ -188,7 +199,12 @@ async def soak(options: argparse.Namespace, console: Console) -> Soak:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = (sys.executable, "-P", str(server), str(report))
-        settings: dict[str, Any] = {"kv_tokens": KV_TOKENS, "context_length": CONTEXT_LENGTH}
+        settings: dict[str, Any] = {
+            "kv_tokens": KV_TOKENS,
+            "context_length": CONTEXT_LENGTH,
+            "threads": options.threads,
+            "response_store": str(Path(folder) / "responses.sqlite"),
+        }
         with console.status(f"starting ramet serve with {options.model}"):
             runtime = await asyncio.to_thread(Runtime, options.model, command=command, **settings)
         try:
@@ -220,6 +236,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--minutes", type=float, default=30.0, help="without the rests (default: 30)")
     parser.add_argument("--clients", type=int, default=4, help="that ask what is known (default: 4)")
+    parser.add_argument("--threads", type=int, help="of the engine (default: as ramet serve)")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
 

@@ -70,7 +70,7 @@ class Traffic:
         """Prompts that use every page of the pool once, so that memory for them is there from then on."""
         for _ in range(num_tokens // 256 + 1):
             body = {"prompt": random_words(self._random, 256), "max_tokens": 1, "model": self._model}
-            await self._sent("/v1/completions", body)
+            await answered(self._http, "/v1/completions", body)
 
     async def ask(self) -> None:
         """A request whose answer is known; whatever happens meanwhile, that is the answer."""
@@ -78,7 +78,7 @@ class Traffic:
         if known.route in STREAMED and self._random.random() < 0.5:
             await self._ask_streamed(known)
             return
-        response = await self._sent(known.route, known.body)
+        response = await answered(self._http, known.route, known.body)
         if response.status_code != 200:
             self._ledger.fault(f"{known.route} answered {response.status_code}: {response.text[:300]}")
         elif (found := answer_of(known.route, response.json())) != known.answer:
@@ -173,15 +173,6 @@ class Traffic:
             return
         self._ledger.fault(f"{known.route} has no room for a minute")
 
-    async def _sent(self, route: str, body: dict[str, Any]) -> httpx.Response:
-        response = await self._http.post(route, json=body)
-        for _ in range(RETRIES):
-            if response.status_code not in LATER:
-                break
-            await asyncio.sleep(RETRY_SECONDS)
-            response = await self._http.post(route, json=body)
-        return response
-
     async def _read(self, response: httpx.Response, count: int) -> None:
         async for _ in stream_events(response):
             count -= 1
@@ -192,6 +183,17 @@ class Traffic:
         prompt = random_words(self._random, self._random.randrange(4, 100))
         sampling = {"temperature": 1.0, "max_tokens": LONG, "ignore_eos": True}
         return {"model": self._model, "prompt": prompt, "stream": True, **sampling}
+
+
+async def answered(http: httpx.AsyncClient, route: str, body: dict[str, Any]) -> httpx.Response:
+    """The answer to a call that comes again as long as it is told to."""
+    response = await http.post(route, json=body)
+    for _ in range(RETRIES):
+        if response.status_code not in LATER:
+            break
+        await asyncio.sleep(RETRY_SECONDS)
+        response = await http.post(route, json=body)
+    return response
 
 
 STREAMED = ("/v1/chat/completions", "/v1/completions", "/generate")
