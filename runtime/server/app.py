@@ -196,8 +196,11 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    yield
     state: ServerState = app.state.server
+    closing = asyncio.create_task(state.gateway.sessions.close_in_time(state.engine))
+    yield
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
     state.gateway.start_draining()
     if state.response_store is not None:
         state.response_store.close()

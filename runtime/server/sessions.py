@@ -1,18 +1,25 @@
 """Sessions: conversations whose prefix clients ask to keep in the cache, until they close them."""
 
+import asyncio
+import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ramet.runtime.protocol import InvalidRequestError, SessionPin
+from ramet.runtime.engine import EngineFace
+from ramet.runtime.protocol import InvalidRequestError, RametError, SessionPin
 from ramet.runtime.protocol.wire import ErrorDetail
 from ramet.runtime.server.errors import HttpError, bad_request
 from ramet.runtime.server.tenants import MAX_ID_CHARS, Tenant
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_TTL = 600.0
 MAX_TTL = 86400.0
 """Seconds."""
+SHORTEST_WAIT = 0.01
+"""Seconds between two looks: a clock may be a little behind the event loop's."""
 
 
 @dataclass(slots=True)
@@ -39,8 +46,8 @@ class Session:
 class Sessions:
     """The open sessions of one server. Lives on one event loop.
 
-    Those that rested too long are closed when somebody next looks; what the engine keeps for them has the same
-    time, so nothing has to be told to it.
+    Those that rested too long are closed when somebody next looks, or by ``close_in_time`` where that runs,
+    which has the engine give up what it keeps for them as well.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,6 +55,31 @@ class Sessions:
         self._limit = limit
         self._clock = clock
         self._open: dict[tuple[str, str], Session] = {}
+        self._expired: list[Session] = []
+        """Closed since ``close_in_time`` last looked; empty where it does not run."""
+        self._changed: asyncio.Event | None = None
+        """Set by whatever may be due earlier than what was known; None: ``close_in_time`` does not run."""
+
+    async def close_in_time(self, engine: EngineFace) -> None:
+        """Closes each session when its time is over. For ever: cancel it."""
+        self._changed = asyncio.Event()
+        try:
+            while True:
+                self._changed.clear()
+                self._expire()
+                expired, self._expired = self._expired, []
+                # One of the same name may have been opened since; what it keeps took the other's place.
+                expired = [one for one in expired if (one.tenant, one.id) not in self._open]
+                if expired:
+                    await asyncio.to_thread(_release, engine, expired)
+                    continue
+                try:
+                    async with asyncio.timeout(self._until_next()):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass  # The next one is due.
+        finally:
+            self._changed = None
 
     def __len__(self) -> int:
         self._expire()
@@ -72,6 +104,7 @@ class Sessions:
             raise _too_many(self._limit)
         session = Session(session_id, tenant.name, ttl, max_tokens, int(time.time()), self._clock())
         self._open[tenant.name, session_id] = session
+        self._tell()
         return session
 
     def of(self, tenant: Tenant) -> list[Session]:
@@ -107,6 +140,7 @@ class Sessions:
     def end(self, session: Session) -> None:
         session.num_running -= 1
         session.rests_since = self._clock()
+        self._tell()
 
     def expires_in(self, session: Session) -> float:
         """Seconds; the whole time while a request runs."""
@@ -114,7 +148,28 @@ class Sessions:
 
     def _expire(self) -> None:
         for key in [key for key, session in self._open.items() if self.expires_in(session) <= 0]:
-            del self._open[key]
+            expired = self._open.pop(key)
+            if self._changed is not None:
+                self._expired.append(expired)
+                self._changed.set()
+
+    def _until_next(self) -> float | None:
+        """Seconds until one may be due; None: there is none that rests."""
+        resting = [self.expires_in(one) for one in self._open.values() if not one.num_running]
+        return max(min(resting), SHORTEST_WAIT) if resting else None
+
+    def _tell(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+
+def _release(engine: EngineFace, sessions: Sequence[Session]) -> None:
+    for session in sessions:
+        try:
+            engine.release_session(session.pin().session)
+        except RametError as error:
+            # An engine that is dead keeps nothing; one that is too busy to answer gives it up by its own clock.
+            logger.info("what session %s kept was not given up at once: %s", session.id, error)
 
 
 def _checked_id(session_id: str | None) -> str:

@@ -1,11 +1,13 @@
 """Sessions over HTTP: a conversation's prefix stays, whatever else runs, until it is closed."""
 
+import time
 from typing import Any
 
+import httpx
 import pytest
 
 from ramet.runtime.server import ServerConfig
-from tests.runtime.server.speaking_server import Served, error_of, served
+from tests.runtime.server.speaking_server import SECONDS, Live, Served, error_of, served
 
 LONG = "say:" + "a long conversation " * 20
 
@@ -137,3 +139,15 @@ def test_as_sglangs_clients_do() -> None:
 @pytest.mark.parametrize("body", [{"ttl": 0}, {"ttl": "long"}, {"max_tokens": -1}, {"capacity": 1}])
 def test_fields_are_checked(server: Served, body: dict[str, Any]) -> None:
     error_of(server.post("/v1/sessions", body), 400)
+
+
+def test_a_server_closes_one_in_time_without_another_request(live_server: Live) -> None:
+    with httpx.Client(base_url=live_server.url, timeout=SECONDS) as client:
+        session = client.post("/v1/sessions", json={"ttl": 1.0}).json()["id"]
+        body = {"model": live_server.engine.info.model, "prompt": LONG, "max_tokens": 5, "session": session}
+        assert client.post("/v1/completions", json=body).status_code == 200
+    sessions = live_server.gateway.sessions
+    end = time.monotonic() + SECONDS
+    while sessions._open or sessions._expired:
+        assert time.monotonic() < end, "it is still open"
+        time.sleep(0.02)

@@ -1,11 +1,13 @@
 """Which sessions are open, by a clock that is set by hand."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from ramet.runtime.protocol import InvalidRequestError, SessionPin
+from ramet.runtime.engine import EngineFace
+from ramet.runtime.protocol import EngineDeadError, InvalidRequestError, SessionPin
 from ramet.runtime.server.errors import HttpError
 from ramet.runtime.server.sessions import Sessions
 from ramet.runtime.server.tenants import Tenant
@@ -90,3 +92,79 @@ def test_one_that_rests_too_long_is_closed_and_one_that_runs_is_not() -> None:
     refused(lambda: sessions.get(ALPHA, session.id), 404)
     assert len(sessions) == 0
     opened(sessions)
+
+
+class Releasing:
+    """An engine, as far as sessions know it. Once ``dead`` it says so."""
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+        self.dead = False
+
+    def release_session(self, session: str) -> int:
+        self.released.append(session)
+        if self.dead:
+            raise EngineDeadError("the engine has ended")
+        return 0
+
+
+def closed_in_time(act: Callable[[Sessions, Releasing], None]) -> list[str]:
+    """What was released by the time that no session is open any more, without anybody asking for one."""
+    engine = Releasing()
+
+    async def run() -> None:
+        sessions = Sessions(8)
+        closing = asyncio.create_task(sessions.close_in_time(cast(EngineFace, engine)))
+        await asyncio.sleep(0)
+        act(sessions, engine)
+        while sessions._open or sessions._expired:
+            await asyncio.sleep(0.01)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert len(sessions) == 0
+
+    asyncio.run(asyncio.wait_for(run(), 30.0))
+    return engine.released
+
+
+def test_the_engine_gives_up_what_a_session_kept_when_its_time_is_over() -> None:
+    def act(sessions: Sessions, _: Releasing) -> None:
+        opened(sessions, ttl=60.0, session_id="closed")
+        opened(sessions, ttl=1.0, session_id="resting")
+        used = sessions.get(ALPHA, opened(sessions, ttl=1.0, session_id="used"))
+        sessions.begin(used)
+        asyncio.get_running_loop().call_later(1.2, sessions.end, used)
+        sessions.close(ALPHA, "closed")
+
+    assert closed_in_time(act) == ["alpha:resting", "alpha:used"]
+
+
+def test_an_engine_that_is_dead_does_not_end_it() -> None:
+    def act(sessions: Sessions, engine: Releasing) -> None:
+        engine.dead = True
+        opened(sessions, ttl=1.0, session_id="first")
+        opened(sessions, ttl=1.1, session_id="second")
+
+    assert closed_in_time(act) == ["alpha:first", "alpha:second"]
+
+
+def test_one_that_was_opened_again_keeps_what_it_has() -> None:
+    clock = Clock()
+    engine = Releasing()
+
+    async def run() -> None:
+        sessions = Sessions(8, clock)
+        closing = asyncio.create_task(sessions.close_in_time(cast(EngineFace, engine)))
+        await asyncio.sleep(0)
+        opened(sessions, session_id="again")
+        opened(sessions, session_id="gone")
+        clock.now += 20.0
+        opened(sessions, session_id="again")
+        while sessions._expired:
+            await asyncio.sleep(0.01)
+        assert [one.id for one in sessions.of(ALPHA)] == ["again"]
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 30.0))
+    assert engine.released == ["alpha:gone"]
