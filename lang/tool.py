@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -12,10 +12,9 @@ from ramet.lang.backends import tool_json
 from ramet.lang.backends.base import ToolSpec
 from ramet.lang.values import convert_inner, type_schema
 from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.protocol.nesting import is_nested_within
 
 ON_ERROR = ("report", "raise")
-_MAX_RESULT_NESTING = 200
-"""An encoder that runs in C takes the thread's stack level by level, on whatever thread that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +104,12 @@ def result_text(result: object) -> str:
     if isinstance(result, str):
         # Of half a surrogate pair, which is no character, a question mark.
         return result.encode(errors="replace").decode()
-    try:
-        if _is_nested_within(result, _MAX_RESULT_NESTING):
-            return msgspec.json.encode(result).decode()
-    except (TypeError, ValueError, RecursionError):
-        pass
-    try:
-        return str(result).encode(errors="replace").decode()
-    except RecursionError:
+    if not is_nested_within(result):
         return f"a {type(result).__name__} that is nested too deeply to be written"
-
-
-def _is_nested_within(value: object, levels: int) -> bool:
-    """Whether no list, mapping or set of ``value`` lies deeper. One that holds itself does."""
-    layer = [value]
-    for _ in range(levels):
-        layer = list({id(inner): inner for outer in layer for inner in _contents(outer)}.values())
-        if not layer:
-            return True
-    return False
-
-
-def _contents(value: object) -> Iterable[object]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple | set | frozenset) else ()
+    try:
+        return msgspec.json.encode(result).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(result).encode(errors="replace").decode()
 
 
 def error_text(error: Exception) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from ramet.lang.ir import Parse
 from ramet.runtime.protocol import Choice, GrammarSpec, InvalidRequestError, JsonSchema, Regex
+from ramet.runtime.protocol.nesting import MAX_NESTING, is_nested_within, json_is_nested_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +139,11 @@ def type_schema(type_: Any) -> dict[str, Any]:
 
 
 def _checked(text: str) -> str:
+    if not json_is_nested_within(text):
+        raise InvalidRequestError(f"json_schema nests more than {MAX_NESTING} levels deep", field="json_schema")
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidRequestError(f"json_schema is not JSON: {error}", field="json_schema") from None
     if not isinstance(document, dict | bool):
         raise InvalidRequestError(
@@ -151,9 +154,13 @@ def _checked(text: str) -> str:
 
 def json_document(value: dict[str, Any] | bool, field: str) -> str:
     """As compact JSON text, keys in their order. Raises InvalidRequestError by the field's name."""
+    if not is_nested_within(value):
+        raise InvalidRequestError(
+            f"{field} nests more than {MAX_NESTING} levels deep, or holds itself", field=field
+        )
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise InvalidRequestError(f"{field} cannot be written as JSON: {error}", field=field) from None
 
 

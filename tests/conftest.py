@@ -13,8 +13,17 @@ bound_openmp_spinning()  # before torch is loaded
 # are about a program that has not been started so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import pytest
 import torch
+
+from tests.recursion_guard import RecursionGuard, show_the_thread_that_died
 
 settings.register_profile("ramet", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ramet")
 torch.set_num_threads(2)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RecursionGuard(config), "recursion guard")
+    show_the_thread_that_died(config)

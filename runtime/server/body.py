@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 
 from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.protocol.nesting import json_is_nested_within
 from ramet.runtime.server.errors import HttpError, bad_request, native_error
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -82,15 +83,16 @@ def _decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
             code="body_too_large",
             status=413,
         )
+    if not json_is_nested_within(body, max_depth):
+        raise _too_deep(max_depth)
     try:
         decoded = msgspec.json.decode(body)
-    except RecursionError:
+    except RecursionError:  # where the limit was set higher than the decoder's own
         raise _too_deep(max_depth) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"the body is no JSON: {error}", code="invalid_json") from None
     if not isinstance(decoded, dict):
         raise bad_request("the body must be a JSON object", code="invalid_json")
-    check_depth(decoded, max_depth)
     _check_entries(decoded)
     return decoded
 
@@ -107,21 +109,6 @@ def _check_entries(body: Mapping[str, Any]) -> None:
                     param=name,
                     code="invalid_value",
                 )
-
-
-def check_depth(value: object, max_depth: int) -> None:
-    """Raises HttpError (400) where objects and lists are nested deeper."""
-    level: list[object] = [value]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > max_depth:
-            raise _too_deep(max_depth)
-        inner: list[object] = []
-        for item in level:
-            children: Sequence[object] | Any = item.values() if isinstance(item, dict) else item
-            inner += [child for child in children if isinstance(child, dict | list)]
-        level = inner
 
 
 def convert(body: Mapping[str, Any], kind: type[T]) -> T:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.protocol.nesting import MAX_NESTING, is_nested_within, json_is_nested_within
 from ramet.runtime.tokenizer.unicode_text import check_text
 
 Message = dict[str, Any]
@@ -47,10 +48,9 @@ def normalise_messages(messages: object) -> list[Message]:
         _fail("messages", f"is {_shown(messages)}; it must be a list of messages")
     if not messages:
         _fail("messages", "is empty; give at least one message")
-    try:
-        return [_normalise(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    except RecursionError:
-        _fail("messages", "is nested too deeply")
+    if not is_nested_within(messages):
+        _fail("messages", f"is nested more than {MAX_NESTING} levels deep")
+    return [_normalise(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
 def _normalise(message: object, where: str) -> Message:
@@ -112,9 +112,11 @@ def _arguments(arguments: object, where: str) -> ToolArguments | str:
         return ToolArguments({}, "{}")
     if not isinstance(arguments, str):
         _fail(where, f"is {_shown(arguments)}; it must be a JSON object as text")
+    if not json_is_nested_within(arguments):
+        return arguments
     try:
         parsed = checked_copy(json.loads(arguments), where)
-    except (ValueError, RecursionError, InvalidRequestError):  # such as "\\ud800", half of a surrogate pair
+    except (ValueError, InvalidRequestError):  # such as "\\ud800", half of a surrogate pair
         return arguments
     return ToolArguments(parsed, arguments) if isinstance(parsed, dict) else arguments
 

@@ -158,9 +158,9 @@ def test_what_a_model_is_told() -> None:
 def test_results_that_hold_themselves_or_are_nested_without_end() -> None:
     cyclic: dict[str, Any] = {}
     cyclic["again"] = [cyclic]
-    assert result_text(cyclic) == "{'again': [{...}]}"
+    assert result_text(cyclic) == "a dict that is nested too deeply to be written"
     deep: list[Any] = []
-    for _ in range(100_000):
+    for _ in range(300):
         deep = [deep]
     assert result_text(deep) == "a list that is nested too deeply to be written"
     shared: list[Any] = [1]

@@ -112,7 +112,7 @@ def test_whatever_a_tool_gives_the_model_is_told_something() -> None:
     state = agent.run(tools, backend=ScriptedBackend(script))
     told = [content for role, content in contents(state) if role == "tool"]
     assert told == [
-        "[[...]]",
+        "a list that is nested too deeply to be written",
         "half ?",
         '{"error":"OSError: no words"}',
         '{"error":"RuntimeError: CancelledError: "}',

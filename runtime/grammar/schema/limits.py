@@ -1,14 +1,9 @@
 """Limits that hold before anything parses or compiles a constraint. Nothing here recurses."""
 
-import re
 from dataclasses import dataclass
 
 from ramet.runtime.protocol import InvalidRequestError
-
-_OPEN = frozenset("{[")
-_CLOSE = frozenset("}]")
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{}\]]', re.DOTALL)
-"""Possessive, so that it never goes back; a string that does not end takes in the rest of the text."""
+from ramet.runtime.protocol.nesting import json_is_nested_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +38,12 @@ DEFAULT_LIMITS = SchemaLimits()
 def check_json_text(text: str, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
     """Raises InvalidRequestError where a JSON text is larger or deeper than allowed, before it is parsed."""
     _check_size("the schema", text, limits)
-    depth = 0
-    for match in _STRING_OR_BRACKET.finditer(text):
-        bracket = match.group()
-        if bracket in _OPEN:
-            depth += 1
-            if depth > limits.max_nesting:
-                raise InvalidRequestError(
-                    f"the schema nests deeper than {limits.max_nesting} levels; "
-                    "move inner schemas to $defs and refer to them",
-                    field="grammar",
-                )
-        elif bracket in _CLOSE:
-            depth -= 1
+    if not json_is_nested_within(text, limits.max_nesting):
+        raise InvalidRequestError(
+            f"the schema nests deeper than {limits.max_nesting} levels; "
+            "move inner schemas to $defs and refer to them",
+            field="grammar",
+        )
 
 
 def check_ebnf(grammar: str, limits: SchemaLimits = DEFAULT_LIMITS) -> None:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ramet.runtime.protocol.errors import ModelLoadError, UnsupportedModelError
+from ramet.runtime.protocol.nesting import MAX_NESTING, json_is_nested_within
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -115,12 +116,16 @@ def weight_files(path: Path) -> tuple[Path, ...]:
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; raises ModelLoadError with the path where it is not one."""
     try:
-        content = json.loads(path.read_bytes())
+        text = path.read_bytes()
     except FileNotFoundError:
         raise ModelLoadError(f"{path} does not exist") from None
     except OSError as error:
         raise ModelLoadError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    if not json_is_nested_within(text):
+        raise ModelLoadError(f"{path} is not valid JSON: it nests more than {MAX_NESTING} levels deep")
+    try:
+        content = json.loads(text)
+    except ValueError as error:
         raise ModelLoadError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise ModelLoadError(f"{path} holds a {type(content).__name__}, not a JSON object")

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ramet.runtime.server import ServerConfig
-from ramet.runtime.server.body import MAX_SEPARATORS, check_depth, convert, split
+from ramet.runtime.server.body import MAX_SEPARATORS, convert, split
 from ramet.runtime.server.errors import HttpError
 from tests.runtime.server.speaking_server import Served, error_of, served
 
@@ -44,15 +44,6 @@ def test_fields_are_spread_over_records() -> None:
     assert split({"size": 1, "inner": 2}, Outer, Inner) == [{"inner": 2}, {"size": 1}]
     with pytest.raises(HttpError, match="did you mean 'names'"):
         split({"name": 1}, Outer, Inner)
-
-
-def test_depth() -> None:
-    nested: Any = 1
-    for _ in range(10):
-        nested = [nested, {"a": nested}]
-    check_depth(nested, 20)
-    with pytest.raises(HttpError, match="more than 19 levels"):
-        check_depth([nested], 10 + 9)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class TestContents:
         endless: list[Any] = []
         endless.append(endless)
         for extra in (deep, endless):
-            with pytest.raises(InvalidRequestError, match=r"^messages is nested too deeply"):
+            with pytest.raises(InvalidRequestError, match=r"^messages is nested more than 200 levels deep"):
                 normalise_messages([{**USER, "extra": extra}])
 
 
