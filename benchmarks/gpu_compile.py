@@ -28,6 +28,7 @@ from ramet.kernels.gpu.launch import Launch
 from ramet.kernels.gpu.linear_int8 import digits_launch, product_launch
 from ramet.kernels.gpu.rope import rope_launch, write_kv
 from ramet.kernels.gpu.row_norm import norm_launch
+from ramet.kernels.gpu.sampling import CAPACITY, DrawParams, bitmask_launch, draw_launch
 
 TARGETS = {
     "sm_80": ("cuda", 80, 32),
@@ -38,6 +39,8 @@ TARGETS = {
 HEAD_DIMS = (64, 80, 96, 128, 256)
 NUM_TOKENS, NUM_HEADS, NUM_KV_HEADS, HIDDEN, INTERMEDIATE = 64, 32, 8, 4096, 14336
 """Llama 3 8B's, but for the head size."""
+VOCAB = 151936
+"""Qwen 3's."""
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,7 @@ def launches(
     op = AttentionOp(16, 0.0625, sliding_window=4096, softcap=50.0)
     yield from _attention(head_dims[-1], dtype, op, ", window, soft cap")
     yield from _elementwise(dtype)
+    yield from _sampling()
 
 
 def compile_for(name: str, launch: Launch, target: str) -> Resources:
@@ -113,6 +117,16 @@ def _elementwise(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     yield "rope", rope_launch((q, q), (k, k), (angles, angles))
     yield "rope + cache write", rope_launch((q, q), (k, cache), (angles, angles), slots=slots, v=(k, cache))
     yield "cache write", write_kv(k, k, slots, (cache, cache))
+
+
+def _sampling() -> Iterator[tuple[str, Launch]]:
+    logits, longs = _meta(NUM_TOKENS, VOCAB, dtype=torch.float32), _meta(NUM_TOKENS, dtype=torch.int64)
+    numbers = _meta(NUM_TOKENS, 3, dtype=torch.float64)
+    params = DrawParams(_ints(NUM_TOKENS), longs, longs, numbers, _ints(NUM_TOKENS))
+    maxima = _meta(NUM_TOKENS, -(-VOCAB // 64), dtype=torch.float32)
+    candidates = _meta(NUM_TOKENS, CAPACITY, dtype=torch.float32), _ints(NUM_TOKENS, CAPACITY)
+    yield "draw tokens", draw_launch(logits, params, longs, maxima, candidates)
+    yield "grammar bitmask", bitmask_launch(logits, _ints(NUM_TOKENS, VOCAB // 32))
 
 
 def _cubin_resources(cubin: bytes) -> tuple[int, int]:

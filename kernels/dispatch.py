@@ -66,9 +66,22 @@ def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
     return reference.gated_activation(gate_up, kind) if gpu is None else gpu.gated_activation(gate_up, kind)
 
 
+def apply_bitmask(logits: Tensor, first: int, mask: Tensor) -> None:
+    """Set rows first.. of ``logits`` to -inf where their bit is 0.
+
+    logits: [num_rows, vocab_size] fp32, changed in place; mask: [m, ceil(vocab_size / 32) or more] int32 on the
+    same device, contiguous, bit t % 32 of word t // 32 for token t.
+    """
+    gpu = gpu_kernels(logits)
+    if gpu is None:
+        reference.apply_bitmask(logits, first, mask)
+    else:
+        gpu.apply_bitmask(logits, first, mask)
+
+
 def gpu_kernels(x: Tensor) -> ModuleType | None:
     """Triton's versions, for a tensor that they take."""
-    return _triton_module() if x.is_cuda and x.dtype in _GPU_DTYPES and x.stride(-1) == 1 else None
+    return triton_module() if x.is_cuda and x.dtype in _GPU_DTYPES and x.stride(-1) == 1 else None
 
 
 def _is_cpu_fp32(x: Tensor) -> bool:
@@ -80,7 +93,7 @@ def _are_alike(x: Tensor, residual: Tensor) -> bool:
 
 
 @functools.cache
-def _triton_module() -> ModuleType | None:
+def triton_module() -> ModuleType | None:
     """``kernels.gpu``, imported when the first tensor on a GPU comes; None where triton is not installed."""
     if importlib.util.find_spec("triton") is None:
         return None

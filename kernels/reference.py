@@ -87,6 +87,42 @@ def linear_int8(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | 
     return (out if bias is None else out + bias).to(x.dtype)
 
 
+def apply_bitmask(logits: Tensor, first: int, mask: Tensor) -> None:
+    """Set rows first.. of ``logits`` to -inf where their bit is 0.
+
+    logits: [num_rows, vocab_size] fp32, changed in place; mask: [m, ceil(vocab_size / 32) or more] int32 on the
+    same device, bit t % 32 of word t // 32 for token t.
+    """
+    bits = torch.arange(32, dtype=torch.int32, device=logits.device)
+    allowed = ((mask[:, :, None] >> bits) & 1).flatten(1)[:, : logits.shape[1]]
+    logits[first : first + mask.shape[0]].masked_fill_(allowed == 0, float("-inf"))
+
+
+def draw_tokens(logits: Tensor, uniforms: Tensor, numbers: Tensor, top_ks: Tensor) -> Tensor:
+    """One token a row: [num_rows] int64. The filters are applied in the order top_k, top_p, min_p.
+
+    logits: [num_rows, vocab_size], a finite maximum in each; uniforms: [num_rows] fp64 in [0, 1), inverted
+    through the cumulative distribution of what is kept, ids ascending; numbers: [num_rows, 3] fp64:
+    temperature, top_p (the smallest set, most probable first and ties to the lower id, that holds this share),
+    min_p (of the most probable token's probability); top_ks: [num_rows], 0 for all.
+    """
+    chosen = []
+    for row, uniform, (temperature, top_p, min_p), top_k in zip(
+        logits.double(), uniforms.tolist(), numbers.tolist(), top_ks.tolist(), strict=True
+    ):
+        weights = ((row - row.max()) / temperature).exp()
+        order = row.argsort(descending=True, stable=True)
+        if top_k:
+            weights[order[top_k:]] = 0.0
+        if top_p < 1.0:
+            before = weights[order].cumsum(0) - weights[order]
+            weights[order[before >= top_p * weights.sum()]] = 0.0
+        weights[weights < min_p] = 0.0
+        cumulative = weights.cumsum(0)
+        chosen.append(int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)))
+    return torch.tensor(chosen, dtype=torch.int64, device=logits.device)
+
+
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[-1]
     first, second, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]

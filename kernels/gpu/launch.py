@@ -17,6 +17,7 @@ _POINTERS = {
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
+    torch.float64: "*fp64",
     torch.int8: "*i8",
     torch.int32: "*i32",
     torch.int64: "*i64",

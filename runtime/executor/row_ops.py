@@ -14,6 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ramet.kernels import apply_bitmask
+from ramet.runtime.executor.host_staging import HostStaging
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
@@ -112,7 +115,12 @@ class HostRows:
 
 
 class DeviceRows:
-    """RowOps in torch, for memory that NumPy cannot see; each call waits for the device at most once."""
+    """RowOps in torch, for memory that NumPy cannot see; each call waits for the device at most once, and
+    ``disallow`` never."""
+
+    def __init__(self, staging: HostStaging | None = None) -> None:
+        """staging: how masks get to the device; None: as ordinary memory does."""
+        self._staging = staging
 
     def argmax(self, logits: Tensor) -> tuple[IntArray, FloatArray]:
         # torch.max documents the first of several maxima as the index it returns; argmax does the same on
@@ -121,10 +129,11 @@ class DeviceRows:
         return ids.cpu().numpy(), values.cpu().numpy()
 
     def disallow(self, logits: Tensor, first: int, mask: npt.NDArray[np.int32]) -> None:
-        words = torch.from_numpy(np.ascontiguousarray(mask)).to(logits.device)
-        bits = torch.arange(32, dtype=torch.int32, device=logits.device)
-        allowed = ((words[:, :, None] >> bits) & 1).flatten(1)[:, : logits.shape[1]]
-        logits[first : first + len(mask)].masked_fill_(allowed == 0, float("-inf"))
+        if self._staging is None:
+            words = torch.from_numpy(np.ascontiguousarray(mask)).to(logits.device)
+        else:
+            words = self._staging.to_device(mask)
+        apply_bitmask(logits, first, words)
 
     def kth_largest_bounds(self, logits: Tensor, rows: Sequence[int], ks: Sequence[int]) -> FloatArray:
         chosen = rows_of(logits, rows)
@@ -156,7 +165,7 @@ class DeviceRows:
 
 
 def row_ops_for(device: torch.device) -> RowOps:
-    return HostRows() if device.type == "cpu" else DeviceRows()
+    return HostRows() if device.type == "cpu" else DeviceRows(HostStaging(device))
 
 
 def _kth_largest_bound(values: Tensor, k: int) -> np.float32:

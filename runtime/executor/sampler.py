@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ramet.runtime.executor.filters import SHARES, Truncation, choose, is_truncated
+from ramet.runtime.executor.kernel_draws import KernelDraws, kernel_draws_for
 from ramet.runtime.executor.logit_edits import LogitEdits
 from ramet.runtime.executor.logprobs import token_logprobs
 from ramet.runtime.executor.randomness import uniforms
@@ -32,7 +33,7 @@ from ramet.runtime.executor.row_ops import (
     row_chunks,
     row_ops_for,
 )
-from ramet.runtime.protocol import TokenLogprobs
+from ramet.runtime.protocol import SamplingParams, TokenLogprobs
 from ramet.runtime.scheduler.batch import BatchRow, RowResult
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity)"
@@ -47,8 +48,18 @@ class _Draw:
 
     position: int
     row: BatchRow
+    index: int
+    """Number of the output token, from 0."""
     uniform: float
     maximum: float
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.row.params
+
+    @property
+    def seed(self) -> int:
+        return self.row.seed
 
 
 class Sampler:
@@ -56,9 +67,17 @@ class Sampler:
     results.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device, ops: RowOps | None = None) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        device: torch.device,
+        ops: RowOps | None = None,
+        kernel_draws: KernelDraws | None = None,
+    ) -> None:
+        """ops, kernel_draws: None: those of the device, of which the latter may be none."""
         self._vocab_size = vocab_size
         self._ops = row_ops_for(device) if ops is None else ops
+        self._kernel_draws = kernel_draws_for(device) if kernel_draws is None else kernel_draws
         self._edits = LogitEdits(vocab_size, self._ops)
 
     @property
@@ -101,12 +120,17 @@ class Sampler:
         ]
         numbers = uniforms([row.seed for _, row, _ in found], [index for _, _, index in found]).tolist()
         return [
-            _Draw(position, row, number, float(best[position]))
-            for (position, row, _), number in zip(found, numbers, strict=True)
+            _Draw(position, row, index, number, float(best[position]))
+            for (position, row, index), number in zip(found, numbers, strict=True)
         ]
 
     def _draw(self, logits: Tensor, draws: list[_Draw], tokens: list[int], errors: dict[int, str]) -> None:
         """Replace ``tokens`` at the draws' positions."""
+        if draws and self._kernel_draws is not None and self._kernel_draws.takes(logits):
+            drawn = self._kernel_draws.draw(logits, draws)
+            for draw, token_id in zip(draws, drawn, strict=True):
+                tokens[draw.position] = token_id
+            return
         whole: list[_Draw] = []
         truncated: list[Truncation] = []
         for draw in draws:

@@ -65,7 +65,7 @@ def test_half_precision_takes_the_oracles_path(dtype: torch.dtype) -> None:
 
 def test_the_gpus_limit_is_the_kernels() -> None:
     pytest.importorskip("triton")
-    assert dispatch._triton_module() is gpu_kernels()
+    assert dispatch.triton_module() is gpu_kernels()
     assert importlib.import_module("ramet.kernels.gpu.linear_int8").MAX_DEPTH == GPU_MAX_DEPTH
     assert gpu_kernels().MAX_HIDDEN == dispatch.GPU_MAX_HIDDEN
     assert dispatch.gpu_kernels(random(2, 8)) is None
@@ -73,3 +73,9 @@ def test_the_gpus_limit_is_the_kernels() -> None:
 
 def gpu_kernels() -> ModuleType:
     return importlib.import_module("ramet.kernels.gpu")
+
+
+def test_a_bitmask_where_there_is_no_kernel() -> None:
+    logits = torch.zeros(2, 5)
+    kernels.apply_bitmask(logits, 1, torch.tensor([[0b10010]], dtype=torch.int32))
+    assert logits.isinf().tolist() == [[False] * 5, [True, False, True, True, False]]

@@ -224,3 +224,21 @@ class TestInt8:
         assert all(
             torch.equal(reference.linear_int8(x[i : i + 1], weight, scale)[0], whole[i]) for i in range(6)
         )
+
+
+def test_a_bitmask_leaves_what_its_bits_allow() -> None:
+    logits = torch.zeros(3, 40)
+    mask = torch.tensor([[0b101, 1 << 7], [-1, 0]], dtype=torch.int32)
+    reference.apply_bitmask(logits, 1, mask)
+    assert not logits[0].any()
+    assert [torch.nonzero(row == 0)[:, 0].tolist() for row in logits[1:]] == [[0, 2, 39], list(range(32))]
+
+
+def test_draws_invert_what_the_filters_keep() -> None:
+    probabilities = torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64)
+    logits = probabilities.log().expand(6, 4)
+    uniforms = torch.tensor([0.05, 0.49, 0.51, 0.999, 0.5, 0.6])
+    # temperature, top_p, min_p; the last two keep tokens 1 and 3, whose shares are 4/7 and 3/7.
+    numbers = torch.tensor([(1.0, 1.0, 0.0)] * 4 + [(1.0, 0.6, 0.0), (1.0, 1.0, 0.7)], dtype=torch.float64)
+    top_ks = torch.tensor([0, 0, 0, 2, 0, 0])
+    assert reference.draw_tokens(logits, uniforms, numbers, top_ks).tolist() == [0, 1, 2, 3, 1, 3]

@@ -10,7 +10,11 @@ import pytest
 pytest.importorskip("triton")
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = ("tests/kernels/gpu/interpreted", "tests/runtime/attention/interpreted")
+FOLDERS = (
+    "tests/kernels/gpu/interpreted",
+    "tests/runtime/attention/interpreted",
+    "tests/runtime/executor/interpreted",
+)
 LIMIT = 500
 """Seconds after which a run is ended; alone it takes well under a minute."""
 

@@ -1,0 +1,84 @@
+"""Draws by the device's own kernel: logits stay where they are, and token ids come back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ramet.kernels.dispatch import triton_module
+from ramet.runtime.executor.host_staging import HostStaging
+from ramet.runtime.protocol import SamplingParams
+
+_WORD = (1 << 64) - 1
+
+
+class RandomDraw(Protocol):
+    """A position that is sampled at random."""
+
+    @property
+    def position(self) -> int:
+        """Row of the logits."""
+        ...
+
+    @property
+    def params(self) -> SamplingParams: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def index(self) -> int:
+        """Number of the output token, from 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDraws:
+    """Draws of a step by ``kernels.gpu.sampling``, for rows of logits on its device."""
+
+    kernels: ModuleType
+    """``kernels.gpu``."""
+    staging: HostStaging | None
+
+    def takes(self, logits: Tensor) -> bool:
+        return bool(1 < logits.shape[1] < self.kernels.MAX_VOCAB)
+
+    def draw(self, logits: Tensor, draws: Sequence[RandomDraw]) -> list[int]:
+        """A token id for each; waits for the device once. logits: [positions, vocab_size] fp32."""
+        drawn: list[int] = self.launch(logits, draws).tolist()
+        return drawn
+
+    def launch(self, logits: Tensor, draws: Sequence[RandomDraw]) -> Tensor:
+        """The same on the device, [len(draws)] int64; waits for nothing."""
+        numbers = np.array(
+            [(draw.params.temperature, draw.params.top_p, draw.params.min_p) for draw in draws], np.float64
+        ).reshape(-1, 3)
+        words = np.array([draw.seed & _WORD for draw in draws], np.uint64).view(np.int64)
+        small = np.array([(draw.position, max(0, draw.params.top_k)) for draw in draws], np.int32).reshape(
+            -1, 2
+        )
+        arrays = (
+            np.ascontiguousarray(small[:, 0]),
+            words,
+            np.array([draw.index for draw in draws], np.int64),
+            numbers,
+            np.ascontiguousarray(small[:, 1]),
+        )
+        tensors = [self._to(array, logits.device) for array in arrays]
+        chosen: Tensor = self.kernels.draw_tokens(logits, self.kernels.DrawParams(*tensors))
+        return chosen
+
+    def _to(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: torch.device) -> Tensor:
+        if self.staging is None:
+            return torch.from_numpy(array).to(device)
+        return self.staging.to_device(array)
+
+
+def kernel_draws_for(device: torch.device) -> KernelDraws | None:
+    """None where the device has no kernel for it, or triton is not installed."""
+    kernels = triton_module() if device.type == "cuda" else None
+    return None if kernels is None else KernelDraws(kernels, HostStaging(device))
