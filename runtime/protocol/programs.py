@@ -3,7 +3,11 @@
     POST   /v1/programs                      ProgramRequest -> server-sent events, a ProgramEvent each, and
                                              at the end ``data: [DONE]``; with ``stream`` false a ProgramResult
     POST   /v1/programs/{id}/tool_results    ToolResults -> ToolResultsTaken
-    DELETE /v1/programs/{id}                 ProgramCancelled: what still runs of it is ended
+    GET    /v1/programs/{id}                 ProgramState; with ``?stream=true`` the events so far and those to
+                                             come
+    GET    /v1/programs                      ProgramList: those that run, and those that ran in the background
+    DELETE /v1/programs/{id}                 ProgramCancelled: what still runs of it is ended, and what is kept
+                                             of one that has ended is dropped
 
 A program is branches, each a list of operations that are carried out in order. The first branch is the root;
 ``fork`` begins others where it stands. Nothing in it is code: what a tool does happens at the client, which is
@@ -160,6 +164,9 @@ class ProgramRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     events: Literal["variables", "calls"] = "variables"
     """variables: how each variable grows, and what it comes to be. calls: the increments of every call of the
     engine instead, as /generate and /score give them, for a client that has the language itself."""
+    background: bool = False
+    """It goes on whether or not its client stays, and its state is kept for a while after its end. With
+    ``stream`` false the answer is that it has begun, a ProgramState."""
     cache_salt: str = ""
     timeout: float | None = None
     """Seconds for the whole program; None: the server's limit."""
@@ -196,6 +203,9 @@ class ToolResultsTaken(msgspec.Struct, frozen=True, kw_only=True):
 class ProgramCancelled(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     cancelled: bool = True
+    """It still ran."""
+    deleted: bool = False
+    """It had ended, and nothing is kept of it any more."""
 
 
 class ProgramStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="program.started"):
@@ -287,6 +297,42 @@ ProgramEvent = (
     | CallFailed
     | ProgramDone
 )
+
+
+ProgramStatus = Literal["running", "waiting", "completed", "failed", "cancelled"]
+"""waiting: for what its tools give, which its client has to post; other branches of it may go on meanwhile."""
+
+
+class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One of a client's programs."""
+
+    id: str
+    name: str
+    model: str
+    status: ProgramStatus
+    background: bool
+    created_at: int
+    """Unix time, seconds."""
+    ended_at: int | None
+
+
+class ProgramList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[ProgramSummary]
+    """The oldest first."""
+    object: Literal["list"] = "list"
+
+
+class ProgramState(ProgramSummary, frozen=True, kw_only=True):
+    """What a program's events have said so far, folded."""
+
+    variables: dict[str, VariableDone]
+    partial: dict[str, str]
+    """Of the variables that grow: their text so far."""
+    failures: dict[str, ErrorDetail]
+    tool_calls: list[ToolCallsMade]
+    """Those that it waits for."""
+    error: ErrorDetail | None = None
+    """Why it failed."""
 
 
 class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,11 @@ _ANSWERS = {
     "/v1/messages": Answer(streams=True),
     programs.PROGRAMS_ROUTE: Answer(programs.ProgramResult, streams=True),
     f"{programs.PROGRAMS_ROUTE}/{{program_id}}/tool_results": Answer(programs.ToolResultsTaken),
-    f"{programs.PROGRAMS_ROUTE}/{{program_id}}": Answer(programs.ProgramCancelled),
+    f"GET {programs.PROGRAMS_ROUTE}": Answer(programs.ProgramList),
+    f"GET {programs.PROGRAMS_ROUTE}/{{program_id}}": Answer(
+        programs.ProgramState, streams=True, query=("stream",)
+    ),
+    f"DELETE {programs.PROGRAMS_ROUTE}/{{program_id}}": Answer(programs.ProgramCancelled),
     wire.GENERATE_ROUTE: Answer(wire.GenerateResponse, streams=True),
     wire.SCORE_ROUTE: Answer(wire.ScoreResponse),
     wire.ENCODE_CHAT_ROUTE: Answer(wire.EncodeChatResponse),
@@ -113,6 +117,8 @@ _GET: tuple[tuple[str, Endpoint], ...] = (
     ("/ready", operations.ready),
     ("/v1/responses/{response_id}", responses_route.stored_response),
     ("/v1/responses/{response_id}/input_items", responses_route.stored_input),
+    (programs.PROGRAMS_ROUTE, programs_route.list_programs),
+    (f"{programs.PROGRAMS_ROUTE}/{{program_id}}", programs_route.get_program),
     ("/v1/sessions", session_routes.list_sessions),
     ("/v1/sessions/{session_id}", session_routes.get_session),
     ("/v1/models", operations.models),
@@ -150,7 +156,13 @@ def create_app(
         engine=engine,
         config=config,
         gateway=gateway,
-        program_runs=ProgramRuns(engine, gateway, limit=config.max_programs, timeout=config.request_timeout),
+        program_runs=ProgramRuns(
+            engine,
+            gateway,
+            limit=config.max_programs,
+            timeout=config.request_timeout,
+            model=names[0],
+        ),
         metrics=metrics,
         tracing=tracing,
         tokenizer_spec=tokenizer_spec,
@@ -202,6 +214,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     state.gateway.start_draining()
+    await state.program_runs.aclose()
     if state.response_store is not None:
         state.response_store.close()
     # It sends what is left, which takes a while.

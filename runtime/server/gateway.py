@@ -135,7 +135,7 @@ class Gateway:
         tracing: Tracing | None = None,
     ) -> None:
         """``width``: requests that the engine computes in one step at most."""
-        self._tracing = NoTracing() if tracing is None else tracing
+        self.tracing = NoTracing() if tracing is None else tracing
         self._engine = engine
         self._config = config
         self._metrics = metrics
@@ -166,7 +166,7 @@ class Gateway:
             await self._take_room_in_turn(job.num_answers)
         else:
             self._take_room(job.num_answers)
-        span = self._tracing.answer(AnswerStart(job.operation, job.params, job.tag, job.num_answers))
+        span = self.tracing.answer(AnswerStart(job.operation, job.params, job.tag, job.num_answers))
         answers = Answers(self, job, timeout, self._metrics, span)
         if session is not None:
             answers.session = session
@@ -208,6 +208,19 @@ class Gateway:
             yield
         finally:
             self._count(-num_answers)
+
+    @contextmanager
+    def traced_score(self, tag: ProgramTag, num_continuations: int) -> Iterator[None]:
+        """Around scores, as ``open`` is around answers."""
+        span = self.tracing.answer(AnswerStart("score", None, tag, num_continuations))
+        try:
+            yield
+            span.scored()
+        except RametError as error:
+            span.failed(error)
+            raise
+        finally:
+            span.end()
 
     def abort(self, request_id: str) -> None:
         """Ends a running request; an unknown id is ignored."""

@@ -130,7 +130,8 @@ async def score(request: Request) -> Response:
         if not asked.continuations:
             raise InvalidRequestError("continuations is empty; give at least one", field="continuations")
         # However many the continuations are, they are one request.
-        with state.gateway.room(1):
+        gateway = state.gateway
+        with gateway.room(1), gateway.traced_score(asked.tag, len(asked.continuations)):
             scores = await while_connected(
                 request,
                 state.engine.ascore(

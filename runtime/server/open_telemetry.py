@@ -51,8 +51,10 @@ def traces_to_collector(model: str) -> "OpenTelemetry":
 class OpenTelemetry:
     """A span for each HTTP request, and one inside for what the engine computes for it.
 
-    A request with a W3C ``traceparent`` is part of its caller's trace. The calls of one program that came
-    without are one trace: its id is made of the program's, and each of them has a link to its HTTP request.
+    A request with a W3C ``traceparent`` is part of its caller's trace. A program that the server runs has a
+    span of its own, whose children are its calls. The calls of one that its client runs, and that came without
+    a ``traceparent``, are one trace: its id is made of the program's, and each of them has a link to its HTTP
+    request.
     """
 
     def __init__(self, provider: Any, model: str, *, closes: "TracerProvider | None" = None) -> None:
@@ -66,7 +68,7 @@ class OpenTelemetry:
         self._tracer = provider.get_tracer("ramet")
         self._propagator = TraceContextTextMapPropagator()
         self._closes = closes
-        self._has_caller = context.create_key("ramet-has-caller")
+        self._has_parent = context.create_key("ramet-has-parent")
         self._model = model
 
     @contextmanager
@@ -81,7 +83,7 @@ class OpenTelemetry:
             attributes={"http.request.method": method, "url.scheme": "http"},
         )
         inside = self._context.set_value(
-            self._has_caller, has_caller, self._trace.set_span_in_context(span, parent)
+            self._has_parent, has_caller, self._trace.set_span_in_context(span, parent)
         )
         token = self._context.attach(inside)
         try:
@@ -93,7 +95,7 @@ class OpenTelemetry:
     def answer(self, start: AnswerStart) -> "_AnswerSpan":
         context: Context | None = None
         links: list[Link] = []
-        if start.tag.program_id and not self._context.get_value(self._has_caller):
+        if start.tag.program_id and not self._context.get_value(self._has_parent):
             context = self._of_program(start.tag.program_id)
             around = self._trace.get_current_span().get_span_context()
             if around.is_valid:
@@ -106,6 +108,16 @@ class OpenTelemetry:
             links=links,
         )
         return _AnswerSpan(span)
+
+    def program(self, program_id: str, name: str) -> "_ProgramSpan":
+        """Part of the HTTP request that brought it, which may end before it does."""
+        span = self._tracer.start_span(
+            f"program {name}",
+            kind=self._trace.SpanKind.INTERNAL,
+            attributes={"ramet.program.id": program_id, "ramet.program.name": name},
+        )
+        inside = self._context.set_value(self._has_parent, True, self._trace.set_span_in_context(span))
+        return _ProgramSpan(span, inside)
 
     def close(self) -> None:
         if self._closes is not None:
@@ -140,13 +152,36 @@ class _RequestSpan:
             _mark_failed(self._span)
 
 
+class _ProgramSpan:
+    def __init__(self, span: "Span", context: "Context") -> None:
+        self._span = span
+        self._inside = context
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        from opentelemetry import context
+
+        token = context.attach(self._inside)
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+    def end(self, status: str) -> None:
+        self._span.set_attribute("ramet.program.status", status)
+        if status == "failed":
+            _mark_failed(self._span)
+        self._span.end()
+
+
 class _AnswerSpan:
     def __init__(self, span: "Span") -> None:
         self._span = span
         self._finish_reasons: list[str] = []
         self._num_output_tokens = 0
         self._has_first_token = False
-        self._has_failed = False
+        self._has_ended = False
+        """With scores, or with an error."""
 
     def started(self, request_id: str) -> None:
         self._span.set_attribute("gen_ai.response.id", request_id)
@@ -169,14 +204,17 @@ class _AnswerSpan:
             }
         )
 
+    def scored(self) -> None:
+        self._has_ended = True
+
     def failed(self, error: BaseException) -> None:
         # Its message may repeat what was sent.
-        self._has_failed = True
+        self._has_ended = True
         self._span.set_attribute("error.type", type(error).__name__)
         _mark_failed(self._span)
 
     def end(self) -> None:
-        if not self._finish_reasons and not self._has_failed:
+        if not self._finish_reasons and not self._has_ended:
             self._span.set_attribute("gen_ai.response.finish_reasons", [FinishReason.ABORT.value])
         self._span.end()
 
@@ -194,8 +232,7 @@ def _asked(start: AnswerStart, model: str) -> dict[str, Any]:
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": model,
         "gen_ai.response.model": model,
-        "gen_ai.output.type": "text" if params.grammar is None else "json",
-        **_sampling(params),
+        **({} if params is None else _sampling(params)),
         **({"gen_ai.request.choice.count": start.num_answers} if start.num_answers > 1 else {}),
         **(_program(tag) if tag.program_id else {}),
     }
@@ -203,6 +240,7 @@ def _asked(start: AnswerStart, model: str) -> dict[str, Any]:
 
 def _sampling(params: SamplingParams) -> dict[str, Any]:
     told: dict[str, Any] = {
+        "gen_ai.output.type": "text" if params.grammar is None else "json",
         "gen_ai.request.temperature": params.temperature,
         "gen_ai.request.top_p": params.top_p,
         "gen_ai.request.frequency_penalty": params.frequency_penalty,

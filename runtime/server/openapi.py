@@ -24,6 +24,8 @@ class Answer(msgspec.Struct, frozen=True):
     """Empty: there is nothing in it."""
     streams: bool = False
     """With ``stream`` it is server-sent events."""
+    query: tuple[str, ...] = ()
+    """Parameters behind a question mark, each true or false."""
 
 
 PLAIN_ANSWER = Answer()
@@ -59,8 +61,8 @@ def body_name(records: Records) -> str:
 
 
 def with_records(app: FastAPI, bodies: Sequence[Records], answers: Mapping[str, Answer]) -> None:
-    """Makes the application's description hold the schemas of these bodies, and the answers by route; routes
-    without one answer with some JSON object.
+    """Makes the application's description hold the schemas of these bodies, and the answers by route, or by
+    method and route; routes without one answer with some JSON object.
     """
     describe = app.openapi
 
@@ -69,8 +71,9 @@ def with_records(app: FastAPI, bodies: Sequence[Records], answers: Mapping[str, 
         schemas = described.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(_components(bodies, [one.record for one in answers.values() if one.record is not None]))
         for path, operations in described["paths"].items():
-            for operation in operations.values():
-                _complete(operation, path, answers.get(path, PLAIN_ANSWER))
+            for method, operation in operations.items():
+                answer = answers.get(f"{method.upper()} {path}", answers.get(path, PLAIN_ANSWER))
+                _complete(operation, path, answer)
         return described
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -95,11 +98,13 @@ def _complete(operation: dict[str, Any], path: str, answer: Answer) -> None:
             for status in _OPEN_ENDED
         },
     }
-    names = re.findall(r"{(\w+)}", path)
-    if names:
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-        ]
+    named: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+    named += [{"name": name, "in": "query", "schema": {"type": "boolean"}} for name in answer.query]
+    if named:
+        operation["parameters"] = named
 
 
 def _components(bodies: Sequence[Records], answers: Sequence[type[msgspec.Struct]]) -> dict[str, Any]:

@@ -73,13 +73,14 @@ class GatewayEngine:
         try:
             # However many the continuations are, they are one request.
             async with self._gateway.room_in_turn(1):
-                return await self._engine.ascore(
-                    prompt,
-                    list(continuations),
-                    tag=tag,
-                    priority=priority,
-                    cache_salt=self._tenant.salted(cache_salt),
-                )
+                with self._gateway.traced_score(tag, len(continuations)):
+                    return await self._engine.ascore(
+                        prompt,
+                        list(continuations),
+                        tag=tag,
+                        priority=priority,
+                        cache_salt=self._tenant.salted(cache_salt),
+                    )
         except HttpError as refusal:
             raise RequestFailedError(refusal.detail.message) from refusal
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,8 +21,11 @@ from ramet.runtime.server.errors import (
     overloaded,
 )
 from ramet.runtime.server.gateway import Gateway
+from ramet.runtime.server.kept_programs import KEPT_SECONDS, KeptPrograms
 from ramet.runtime.server.program_engine import GatewayEngine
+from ramet.runtime.server.program_record import ProgramFeed, ProgramRecord, Reader, replayed
 from ramet.runtime.server.tenants import Tenant
+from ramet.runtime.server.tracing import ProgramSpan
 
 logger = logging.getLogger(__name__)
 
@@ -76,23 +80,33 @@ def load_runner(name: str) -> Callable[[EngineFace], Runner]:
 
 @dataclass(slots=True, eq=False)
 class ProgramRun:
-    """A run and its events, which one client reads."""
+    """A run that is carried out, or whose end its client has not read yet."""
 
     id: str
     tenant: str
     program: RunningProgram
-    events: "asyncio.Queue[programs.ProgramEvent | HttpError]"
+    feed: ProgramFeed
+    span: ProgramSpan
+    background: bool = False
+    tells_calls: bool = False
     task: "asyncio.Task[None] | None" = None
     limit: asyncio.Timeout | None = None
     """While it is carried out."""
     is_cut: bool = False
     """By the server's end."""
+    has_ended: bool = False
+
+    def end(self, end: programs.ProgramDone | HttpError) -> None:
+        self.has_ended = True
+        self.feed.end(end)
+        self.span.end(self.feed.record.status)
 
 
 class ProgramRuns:
     """The programs of one server. Lives on one event loop.
 
-    Invariant: ``_live`` has the runs whose events are read, at most ``limit``.
+    Invariant: ``_live`` has the runs that are carried out, or whose events are read by the client that sent
+    them; at most ``limit``.
     """
 
     def __init__(
@@ -102,19 +116,24 @@ class ProgramRuns:
         *,
         limit: int,
         timeout: float,
+        model: str | None = None,
         runner: str = DEFAULT_RUNNER,
         keep_alive: float = KEEP_ALIVE_SECONDS,
+        kept_seconds: float = KEPT_SECONDS,
     ) -> None:
-        """``timeout``: seconds that a program may take. ``keep_alive``: seconds without an event after which
-        its reader is told that it still runs."""
+        """``timeout``: seconds that a program may take. ``model``: what it is called; None: the engine's name.
+        ``keep_alive``: seconds without an event after which a reader is told that it still runs.
+        ``kept_seconds``: for which what ran in the background can be looked at after its end."""
         self._engine = engine
         self._gateway = gateway
         self._limit = limit
         self._timeout = timeout
+        self._model = model or engine.info.model
         self._runner_name = runner
         self._live: dict[tuple[str, str], ProgramRun] = {}
         self._num_started = 0
         self._keep_alive = keep_alive
+        self._kept = KeptPrograms(kept_seconds)
         self._runner: Runner | None = None
         gateway.when_draining(self._cut_after)
 
@@ -142,48 +161,87 @@ class ProgramRuns:
             raise draining()
         if len(self._live) >= self._limit:
             raise overloaded(RETRY_SECONDS)
-        assert self._runner is not None
         program_id = f"prog_{secrets.token_hex(12)}"
-        events: asyncio.Queue[programs.ProgramEvent | HttpError] = asyncio.Queue()
-        program = self._runner.start(
-            request.program,
-            GatewayEngine(self._engine, self._gateway, tenant),
-            events.put_nowait,
-            program_id=program_id,
-            cache_salt=request.cache_salt,
-            tells_calls=request.events == "calls",
-        )
-        run = ProgramRun(program_id, tenant.name, program, events)
-        self._live[tenant.name, program_id] = run
-        self._num_started += 1
-        run.task = asyncio.create_task(
-            self._carry_out(run, min(self._timeout, request.timeout or self._timeout))
-        )
+        span = self._gateway.tracing.program(program_id, request.program.name)
+        # What a program begins is part of its span, and so is what that begins.
+        with span.inside():
+            try:
+                run = self._started(request, tenant, program_id, span)
+            except BaseException:
+                span.end("failed")
+                raise
+            self._live[tenant.name, program_id] = run
+            self._num_started += 1
+            seconds = min(self._timeout, request.timeout or self._timeout)
+            run.task = asyncio.create_task(self._carry_out(run, seconds))
         return run
 
+    def follow(self, program_id: str, tenant: Tenant) -> tuple[Reader, ProgramRun | None]:
+        """A new reader, who is told what was told so far, and the rest as well where it still runs.
+
+        Raises:
+            HttpError: the tenant has no such run (404), or its calls are told to the client alone that sent it.
+        """
+        if (kept := self._kept.get(tenant.name, program_id)) is not None:
+            return replayed(kept), None
+        run = self._run(program_id, tenant)
+        if run.tells_calls:
+            raise bad_request(
+                "this program's events are those of its calls, which its client alone is told of; ask for its "
+                "state, without stream",
+                param="stream",
+                code="invalid_value",
+            )
+        return run.feed.follow(), run
+
+    def record(self, program_id: str, tenant: Tenant) -> ProgramRecord:
+        """Of one that runs, or is kept. Raises HttpError (404) where the tenant has no such one."""
+        kept = self._kept.get(tenant.name, program_id)
+        return self._run(program_id, tenant).feed.record if kept is None else kept
+
+    def of(self, tenant: Tenant) -> list[ProgramRecord]:
+        """The tenant's own: those that are kept, and then those that run, each the oldest first."""
+        running = [run.feed.record for run in self._live.values() if run.tenant == tenant.name]
+        return [*self._kept.of(tenant.name), *running]
+
     async def close(self, run: ProgramRun) -> None:
-        """Nobody reads its events any more: what runs is ended. Closing twice is allowed."""
+        """Nobody wants it any more: what runs is ended. Closing twice is allowed."""
         if self._live.pop((run.tenant, run.id), None) is not None and run.task is not None:
             # A task that has not begun would be cancelled without the program ever hearing of it.
             run.program.cancel("its client has left")
             run.task.cancel()
             await asyncio.gather(run.task, return_exceptions=True)
+            if not run.has_ended:
+                run.end(programs.ProgramDone(id=run.id, status="cancelled"))
 
-    def cancel(self, program_id: str, tenant: Tenant) -> None:
-        """Raises HttpError (404) where the tenant has no such run."""
+    async def aclose(self) -> None:
+        """Ends all that run. Closing twice is allowed."""
+        for run in list(self._live.values()):
+            await self.close(run)
+
+    def cancel(self, program_id: str, tenant: Tenant) -> bool:
+        """Ends one that runs, or drops what is kept of one that has ended; whether it ran.
+
+        Raises HttpError (404) where the tenant has no such one.
+        """
+        if self._kept.drop(tenant.name, program_id):
+            return False
         self._run(program_id, tenant).program.cancel("its client has cancelled it")
+        return True
 
     def answer_tools(self, program_id: str, tenant: Tenant, results: programs.ToolResults) -> None:
         """Raises HttpError (404) where the tenant has no such run, InvalidRequestError for other results."""
-        self._run(program_id, tenant).program.answer_tools(results)
+        run = self._run(program_id, tenant)
+        run.program.answer_tools(results)
+        run.feed.record.answered(results.variable)
 
-    async def events(self, run: ProgramRun) -> AsyncIterator[programs.ProgramEvent | None]:
+    async def events(self, reader: Reader) -> AsyncIterator[programs.ProgramEvent | None]:
         """To the ProgramDone; None where there was none for a while. Raises HttpError where the time is over or
         the server shuts down."""
         while True:
             try:
                 async with asyncio.timeout(self._keep_alive):
-                    event = await run.events.get()
+                    event = await reader.get()
             except TimeoutError:
                 yield None
                 continue
@@ -193,11 +251,42 @@ class ProgramRuns:
             if isinstance(event, programs.ProgramDone):
                 return
 
+    def _started(
+        self, request: programs.ProgramRequest, tenant: Tenant, program_id: str, span: ProgramSpan
+    ) -> ProgramRun:
+        assert self._runner is not None
+        record = ProgramRecord(
+            program_id,
+            request.program.name,
+            self._model,
+            background=request.background,
+            created=int(time.time()),
+        )
+        feed = ProgramFeed(record)
+        program = self._runner.start(
+            request.program,
+            GatewayEngine(self._engine, self._gateway, tenant),
+            feed.tell,
+            program_id=program_id,
+            cache_salt=request.cache_salt,
+            tells_calls=request.events == "calls",
+        )
+        return ProgramRun(
+            program_id,
+            tenant.name,
+            program,
+            feed,
+            span,
+            background=request.background,
+            tells_calls=request.events == "calls",
+        )
+
     def _run(self, program_id: str, tenant: Tenant) -> ProgramRun:
         run = self._live.get((tenant.name, program_id))
         if run is None:
             raise bad_request(
-                f"no program {program_id[:80]!r} runs; one is there while its events are read",
+                f"there is no program {program_id[:80]!r}; one is there while its client reads its events, or, "
+                f"in the background, until {self._kept.seconds:g} s after its end",
                 code="not_found",
                 status=404,
             )
@@ -209,13 +298,15 @@ class ProgramRuns:
             if run.limit is None or run.limit.expired():
                 continue
             before = run.limit.when()
-            deadline = asyncio.get_running_loop().time() + seconds
+            # What one comes to that nobody reads ends with this process, before anybody could look at it.
+            is_lost = run.background and not run.feed.is_read
+            deadline = asyncio.get_running_loop().time() + (0.0 if is_lost else seconds)
             if before is not None and deadline < before:
                 run.is_cut = True
                 run.limit.reschedule(deadline)
 
     async def _carry_out(self, run: ProgramRun, seconds: float) -> None:
-        done: programs.ProgramEvent | HttpError
+        done: programs.ProgramDone | HttpError
         try:
             async with asyncio.timeout(seconds) as run.limit:
                 done = await run.program.run()
@@ -229,10 +320,12 @@ class ProgramRuns:
             run.limit = None
         if self._gateway.is_draining:
             done = _told_of_shutdown(done)
-        run.events.put_nowait(done)
+        run.end(done)
+        if run.background and self._live.pop((run.tenant, run.id), None) is not None:
+            self._kept.keep(run.tenant, run.id, run.feed.record)
 
 
-def _told_of_shutdown(done: "programs.ProgramEvent | HttpError") -> "programs.ProgramEvent | HttpError":
+def _told_of_shutdown(done: "programs.ProgramDone | HttpError") -> "programs.ProgramDone | HttpError":
     """A program that failed while the server shut down was cut by that."""
     if isinstance(done, programs.ProgramDone) and done.status == "failed":
         return cut_by_shutdown()

@@ -12,7 +12,8 @@ from starlette.types import Receive, Scope, Send
 from ramet.runtime.protocol import InvalidRequestError, RametError, programs
 from ramet.runtime.protocol.wire import ErrorDetail
 from ramet.runtime.server.body import convert
-from ramet.runtime.server.errors import HttpError, internal_error, native_error
+from ramet.runtime.server.errors import HttpError, bad_request, internal_error, native_error
+from ramet.runtime.server.program_record import Reader
 from ramet.runtime.server.program_runs import ProgramRun, ProgramRuns
 from ramet.runtime.server.responding import CLIENT_GONE, OPENAI_FRAMING, while_connected
 from ramet.runtime.server.state import ServerState, json_response, state_of, tenant_of
@@ -33,13 +34,34 @@ async def run_program(request: Request) -> Response:
         raise native_error(error) from error
     started = programs.ProgramStarted(id=run.id, model=state.model)
     if asked.stream:
-        return ProgramStream(state.program_runs, run, started)
+        return ProgramStream(state.program_runs, started, run.feed.follow(), run, ends_it=not run.background)
+    if asked.background:
+        return json_response(run.feed.record.state())
     try:
-        return json_response(await while_connected(request, _folded(state.program_runs, run, started)))
+        whole = _folded(state.program_runs, run.feed.follow(), started)
+        return json_response(await while_connected(request, whole))
     except ClientDisconnect:
         return Response(status_code=CLIENT_GONE)
     finally:
         await state.program_runs.close(run)
+
+
+async def list_programs(request: Request) -> Response:
+    """GET /v1/programs: the key's own."""
+    found = state_of(request).program_runs.of(tenant_of(request))
+    return json_response(programs.ProgramList(data=[one.summary() for one in found]))
+
+
+async def get_program(request: Request) -> Response:
+    """GET /v1/programs/{program_id}: what it has come to so far, or with ``stream=true`` its events."""
+    runs, tenant = state_of(request).program_runs, tenant_of(request)
+    program_id = request.path_params["program_id"]
+    record = runs.record(program_id, tenant)
+    if not _wants_stream(request):
+        return json_response(record.state())
+    reader, run = runs.follow(program_id, tenant)
+    started = programs.ProgramStarted(id=program_id, model=state_of(request).model)
+    return ProgramStream(runs, started, reader, run, ends_it=False)
 
 
 async def take_tool_results(request: Request) -> Response:
@@ -59,18 +81,29 @@ async def take_tool_results(request: Request) -> Response:
 async def cancel_program(request: Request) -> Response:
     """DELETE /v1/programs/{program_id}"""
     program_id = request.path_params["program_id"]
-    state_of(request).program_runs.cancel(program_id, tenant_of(request))
-    return json_response(programs.ProgramCancelled(id=program_id))
+    ran = state_of(request).program_runs.cancel(program_id, tenant_of(request))
+    return json_response(programs.ProgramCancelled(id=program_id, cancelled=ran, deleted=not ran))
 
 
 class ProgramStream(StreamingResponse):
-    """Server-sent events: an event each, and the end that says that they are whole. Leaving it ends the run."""
+    """Server-sent events: an event each, and the end that says that they are whole."""
 
-    def __init__(self, runs: ProgramRuns, run: ProgramRun, started: programs.ProgramStarted) -> None:
+    def __init__(
+        self,
+        runs: ProgramRuns,
+        started: programs.ProgramStarted,
+        reader: Reader,
+        run: ProgramRun | None,
+        *,
+        ends_it: bool,
+    ) -> None:
+        """``run``: None where it has ended. ``ends_it``: leaving the stream ends the run."""
         self._runs = runs
+        self._reader = reader
         self._run = run
+        self._ends_it = ends_it
         super().__init__(
-            _framed(runs, run, started),
+            _framed(runs, reader, started),
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
@@ -80,14 +113,17 @@ class ProgramStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             # Whatever ended the response, and even if it never began.
-            await self._runs.close(self._run)
+            if self._run is not None:
+                self._run.feed.leave(self._reader)
+                if self._ends_it:
+                    await self._runs.close(self._run)
 
 
-async def _framed(runs: ProgramRuns, run: ProgramRun, started: programs.ProgramStarted) -> AsyncIterator[bytes]:
+async def _framed(runs: ProgramRuns, reader: Reader, started: programs.ProgramStarted) -> AsyncIterator[bytes]:
     framing = OPENAI_FRAMING
     yield framing.frame(msgspec.json.encode(started))
     try:
-        async for event in runs.events(run):
+        async for event in runs.events(reader):
             # A line that begins with a colon is a comment, which readers of events skip.
             yield b": running\n\n" if event is None else framing.frame(msgspec.json.encode(event))
     except HttpError as error:
@@ -102,11 +138,11 @@ async def _framed(runs: ProgramRuns, run: ProgramRun, started: programs.ProgramS
 
 
 async def _folded(
-    runs: ProgramRuns, run: ProgramRun, started: programs.ProgramStarted
+    runs: ProgramRuns, reader: Reader, started: programs.ProgramStarted
 ) -> programs.ProgramResult:
     variables: dict[str, programs.VariableDone] = {}
     failures: dict[str, ErrorDetail] = {}
-    async for event in runs.events(run):
+    async for event in runs.events(reader):
         match event:
             case programs.VariableDone(variable=name):
                 variables[name] = event
@@ -124,6 +160,23 @@ async def _folded(
     raise AssertionError("a run ends with its ProgramDone")
 
 
+def _wants_stream(request: Request) -> bool:
+    """Raises HttpError (400) for a query that is none."""
+    for name in request.query_params:
+        if name != "stream":
+            raise bad_request(
+                f"there is no parameter {name[:100]!r}; stream is one",
+                param=name[:100],
+                code="unknown_parameter",
+            )
+    value = request.query_params.get("stream", "false")
+    if value not in ("true", "false"):
+        raise bad_request(
+            f"stream is {value[:80]!r}; it must be true or false", param="stream", code="invalid_value"
+        )
+    return value == "true"
+
+
 def _check(state: ServerState, asked: programs.ProgramRequest) -> None:
     """Raises HttpError for what can be known to be of no use before anything of it is run."""
     try:
@@ -132,17 +185,19 @@ def _check(state: ServerState, asked: programs.ProgramRequest) -> None:
                 f"timeout is {asked.timeout}; it must be a number of seconds above 0", field="timeout"
             )
         operations = [one for branch in asked.program.branches for one in branch.operations]
-        if not asked.stream:
-            if asked.events == "calls":
-                raise InvalidRequestError(
-                    "events is 'calls', and calls are told as they come; set stream to true", field="events"
-                )
-            if any(isinstance(one, programs.Gen) and one.tools is not None for one in operations):
-                raise InvalidRequestError(
-                    "the program calls tools of yours, and you are told of the calls by events; set stream to "
-                    "true",
-                    field="stream",
-                )
+        if asked.events == "calls" and (asked.background or not asked.stream):
+            raise InvalidRequestError(
+                "events is 'calls', and calls are told as they come, to the client that sent the program; "
+                + ("leave background out" if asked.background else "set stream to true"),
+                field="events",
+            )
+        has_tools = any(isinstance(one, programs.Gen) and one.tools is not None for one in operations)
+        if has_tools and not (asked.stream or asked.background):
+            raise InvalidRequestError(
+                "the program calls tools of yours, and you are told of the calls by events; set stream to "
+                "true, or background to true and ask for its state",
+                field="stream",
+            )
         for branch in asked.program.branches:
             said = [one.text for one in branch.operations if isinstance(one, programs.SayText)]
             state.prompt_size.check(said, "program")

@@ -63,7 +63,8 @@ async def score_labels(request: Request) -> Response:
         prompts = _prompts(fields)
         _check(state, fields, prompts)
         timeout = min(state.config.request_timeout, fields.timeout or state.config.request_timeout)
-        with state.gateway.room(len(prompts)):
+        gateway, num_labels = state.gateway, len(fields.label_token_ids)
+        with gateway.room(len(prompts)), gateway.traced_score(fields.program, num_labels):
             found = await while_connected(request, _scored(request, state, fields, prompts, timeout))
     except RametError as error:
         raise openai_error(error, _RENAMED) from error

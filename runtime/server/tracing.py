@@ -16,8 +16,9 @@ class AnswerStart:
     """What a trace tells of an answer when it begins. No prompt, no answer and no key is ever part of it."""
 
     operation: str
-    """chat or text_completion."""
-    params: SamplingParams
+    """chat, text_completion or score."""
+    params: SamplingParams | None
+    """None: nothing is generated."""
     tag: ProgramTag
     num_answers: int
 
@@ -48,10 +49,26 @@ class AnswerSpan(Protocol):
         """One of the answers ended."""
         ...
 
+    def scored(self) -> None:
+        """The scores are there."""
+        ...
+
     def failed(self, error: BaseException) -> None: ...
 
     def end(self) -> None:
         """Once. What has not finished by then was aborted."""
+        ...
+
+
+class ProgramSpan(Protocol):
+    """Of one program that the server runs."""
+
+    def inside(self) -> AbstractContextManager[None]:
+        """What begins there is part of it, with all that it begins in its turn."""
+        ...
+
+    def end(self, status: str) -> None:
+        """Once. ``status``: completed, failed or cancelled."""
         ...
 
 
@@ -61,6 +78,8 @@ class Tracing(Protocol):
         ...
 
     def answer(self, start: AnswerStart) -> AnswerSpan: ...
+
+    def program(self, program_id: str, name: str) -> ProgramSpan: ...
 
     def close(self) -> None:
         """Sends what is left, within bounds. Closing twice is allowed."""
@@ -80,9 +99,18 @@ class _NoAnswer:
 
     def finished(self, reason: FinishReason, stats: RequestStats) -> None: ...
 
+    def scored(self) -> None: ...
+
     def failed(self, error: BaseException) -> None: ...
 
     def end(self) -> None: ...
+
+
+class _NoProgram:
+    def inside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def end(self, status: str) -> None: ...
 
 
 class NoTracing:
@@ -91,11 +119,15 @@ class NoTracing:
     def __init__(self) -> None:
         self._request = _NoRequest()
         self._answer = _NoAnswer()
+        self._program = _NoProgram()
 
     def request(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[RequestSpan]:
         return nullcontext(self._request)
 
     def answer(self, start: AnswerStart) -> AnswerSpan:
         return self._answer
+
+    def program(self, program_id: str, name: str) -> ProgramSpan:
+        return self._program
 
     def close(self) -> None: ...

@@ -123,6 +123,75 @@ def test_the_calls_of_a_program_are_one_trace() -> None:
         assert traces["one"] != traces["two"]
 
 
+PROGRAM: dict[str, Any] = {
+    "version": 1,
+    "name": "chosen",
+    "branches": [
+        {
+            "name": "root",
+            "operations": [
+                {"do": "text", "text": "a secret say:x"},
+                {"do": "gen", "variable": "first", "params": {"max_tokens": 3}},
+                {"do": "fork", "branches": ["b"]},
+                {"do": "join", "branches": ["b"]},
+                {"do": "select", "variable": "choice", "options": ["no", "yes"]},
+            ],
+        },
+        {"name": "b", "operations": [{"do": "gen", "variable": "second", "params": {"max_tokens": 3}}]},
+    ],
+}
+
+
+@pytest.mark.parametrize("headers", [{}, CALLER])
+def test_a_program_that_the_server_runs_is_a_span_around_its_calls(headers: dict[str, str]) -> None:
+    with traced() as (server, exporter):
+        server.post("/v1/programs", {"program": PROGRAM, "stream": False}, headers=headers)
+        spans = list(exporter.get_finished_spans())
+        (request,) = (span for span in spans if span.name == "POST /v1/programs")
+        (program,) = (span for span in spans if span.name == "program chosen")
+        calls = [span for span in spans if span not in (request, program)]
+        assert program.parent == request.get_span_context()
+        assert attributes(program)["ramet.program.status"] == "completed"
+        assert {trace_of(span) for span in spans} == {TRACE if headers else trace_of(request)}
+        assert sorted(span.name for span in calls) == ["score speaking", *["text_completion speaking"] * 2]
+        for call in calls:
+            assert call.parent == program.get_span_context()
+            assert call.links == ()
+            told = attributes(call)
+            assert told["ramet.program.id"] == attributes(program)["ramet.program.id"]
+            assert ("gen_ai.request.temperature" in told) == call.name.startswith("text")
+        branches = {attributes(call)["ramet.program.branch"] for call in calls}
+        assert len(branches) == 2
+        assert "secret" not in "".join(span.to_json() for span in spans)
+
+
+def test_programs_that_fail_or_are_refused_end_their_spans() -> None:
+    with traced() as (server, exporter):
+        failing = {**PROGRAM, "branches": [{"name": "root", "operations": [
+            {"do": "text", "text": "row error"}, {"do": "gen", "variable": "x"},
+        ]}]}  # fmt: skip
+        server.post("/v1/programs", {"program": failing, "stream": False})
+        (program,) = (span for span in exporter.get_finished_spans() if span.name == "program chosen")
+        assert program.status.status_code is StatusCode.ERROR
+        exporter.clear()
+        unfinished = {**PROGRAM, "branches": [{"name": "root", "operations": [
+            {"do": "end_role", "role": "user"},
+        ]}]}  # fmt: skip
+        assert server.post("/v1/programs", {"program": unfinished, "stream": False}).status_code == 400
+        (program,) = (span for span in exporter.get_finished_spans() if span.name == "program chosen")
+        assert attributes(program)["ramet.program.status"] == "failed"
+
+
+def test_scores_are_spans() -> None:
+    with traced() as (server, exporter):
+        server.post("/score", {"input": {"text": "a"}, "continuations": ["b", "c"]})
+        score = spans_of(exporter)["score speaking"]
+        assert attributes(score)["gen_ai.request.choice.count"] == 2
+        assert "gen_ai.response.finish_reasons" not in attributes(score)
+        server.post("/score", {"input": {"token_ids": [65] * 3000}, "continuations": ["b"]})
+        assert attributes(spans_of(exporter)["score speaking"])["error.type"] == "PromptTooLongError"
+
+
 def test_failures_are_errors_without_what_was_sent() -> None:
     with traced() as (server, exporter):
         server.chat("row error")

@@ -64,9 +64,18 @@ def test_answers_are_as_described(server: Served) -> None:
 def test_what_paths_have_in_braces_is_described(server: Served) -> None:
     for path, operations in server.get("/openapi.json").json()["paths"].items():
         for operation in operations.values():
-            named = [one["name"] for one in operation.get("parameters", ())]
+            named = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"]
             assert named == re.findall(r"{(\w+)}", path)
             assert {"4XX", "5XX"} < set(operation["responses"])
+
+
+def test_what_stands_behind_a_question_mark_is_described(server: Served) -> None:
+    described = server.get("/openapi.json").json()["paths"]["/v1/programs/{program_id}"]
+    (asked,) = (one for one in described["get"]["parameters"] if one["in"] == "query")
+    assert (asked["name"], asked["schema"]) == ("stream", {"type": "boolean"})
+    kinds = {method: one["responses"]["200"]["content"] for method, one in described.items()}
+    assert kinds["get"]["application/json"]["schema"]["$ref"].endswith("/ProgramState")
+    assert kinds["delete"]["application/json"]["schema"]["$ref"].endswith("/ProgramCancelled")
 
 
 def test_every_route_is_there(server: Served) -> None:

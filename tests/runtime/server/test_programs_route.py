@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -175,6 +176,8 @@ def test_what_cannot_run_is_refused_before_the_first_byte(server: Served, body: 
         ({"timeout": -1}, "timeout"),
         ({"stream": False, "events": "calls"}, "events"),
         ({"events": "all"}, "events"),
+        ({"background": True, "events": "calls"}, "events"),
+        ({"background": "yes"}, "background"),
         ({"functions": []}, "functions"),
     ],
 )
@@ -257,6 +260,10 @@ def test_a_client_that_leaves_ends_it(live_server: Live) -> None:
     wait_until_idle(live_server.engine)
 
 
+def cancelled(program_id: str, *, ran: bool = True) -> dict[str, Any]:
+    return {"id": program_id, "cancelled": ran, "deleted": not ran}
+
+
 def test_it_can_be_cancelled(live_server: Live) -> None:
     with (
         httpx.Client(base_url=live_server.url, timeout=SECONDS) as client,
@@ -264,7 +271,7 @@ def test_it_can_be_cancelled(live_server: Live) -> None:
     ):
         lines = response.iter_lines()
         program_id = json.loads(next(lines).removeprefix("data: "))["id"]
-        assert client.delete(f"/v1/programs/{program_id}").json() == {"id": program_id, "cancelled": True}
+        assert client.delete(f"/v1/programs/{program_id}").json() == cancelled(program_id)
         told = [json.loads(one[6:]) for one in lines if one.startswith("data: {")]
         assert told[-1] == {"type": "program.done", "id": program_id, "status": "cancelled"}
         assert {one["variable"] for one in told if one["type"] == "variable.failed"} >= {"never"}
@@ -381,6 +388,99 @@ def test_a_program_that_waits_for_a_tool_ends_with_its_client() -> None:
             while "tool_calls" not in next(lines):
                 pass
         wait_until_idle(server.engine)
+
+
+def state_of(client: httpx.Client, program_id: str, *statuses: str) -> dict[str, Any]:
+    """The program's state once it is one of these."""
+    end = time.monotonic() + SECONDS
+    while True:
+        state: dict[str, Any] = client.get(f"/v1/programs/{program_id}").json()
+        if state["status"] in statuses:
+            return state
+        assert time.monotonic() < end, state
+        time.sleep(0.005)
+
+
+def test_one_in_the_background_answers_at_once_and_is_kept_for_a_while(live_server: Live) -> None:
+    with httpx.Client(base_url=live_server.url, timeout=SECONDS) as client:
+        begun = client.post("/v1/programs", json={"program": CHAIN, "background": True, "stream": False}).json()
+        assert begun["status"] == "running"
+        assert begun["background"]
+        done = state_of(client, begun["id"], "completed")
+        assert {name: one["value"] for name, one in done["variables"].items()} == CHAINED
+        assert (done["partial"], done["failures"], done["tool_calls"], done["error"]) == ({}, {}, [], None)
+        assert done["created_at"] == begun["created_at"] <= done["ended_at"]
+        (listed,) = client.get("/v1/programs").json()["data"]
+        assert listed == {name: done[name] for name in listed}
+        told = events(client.get(f"/v1/programs/{begun['id']}", params={"stream": "true"}))
+        assert told[0]["type"] == "program.started"
+        assert {one["variable"]: one["value"] for one in told[1:-1]} == CHAINED
+        assert told[-1]["status"] == "completed"
+        path = f"/v1/programs/{begun['id']}"
+        assert client.delete(path).json() == cancelled(begun["id"], ran=False)
+        for gone in (client.get(path), client.delete(path), client.get(path, params={"stream": "true"})):
+            assert error_of(gone, 404)["code"] == "not_found"
+        assert client.get("/v1/programs").json() == {"data": [], "object": "list"}
+
+
+def test_one_in_the_background_outlives_its_reader_and_is_read_on_by_others(live_server: Live) -> None:
+    with httpx.Client(base_url=live_server.url, timeout=SECONDS) as client:
+        with client.stream("POST", "/v1/programs", json={"program": LONG, "background": True}) as response:
+            lines = response.iter_lines()
+            program_id = json.loads(next(lines).removeprefix("data: "))["id"]
+            while "variable.delta" not in next(lines):
+                pass
+        state = state_of(client, program_id, "running")
+        (growing,) = state["partial"]
+        with client.stream("GET", f"/v1/programs/{program_id}?stream=true") as response:
+            lines = (line for line in response.iter_lines() if line)
+            assert "program.started" in next(lines)
+            so_far = json.loads(next(lines).removeprefix("data: "))
+            assert so_far["variable"] == growing
+            assert so_far["text"].startswith(state["partial"][growing])
+            assert client.delete(f"/v1/programs/{program_id}").json() == cancelled(program_id)
+            told = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        assert told[-1]["status"] == "cancelled"
+        assert state_of(client, program_id, "cancelled")["failures"]
+    wait_until_idle(live_server.engine)
+
+
+def test_one_in_the_background_waits_for_its_tools() -> None:
+    with constrained() as server, httpx.Client(base_url=server.url, timeout=SECONDS) as client:
+        body = {"program": asking(), "background": True, "stream": False}
+        program_id = client.post("/v1/programs", json=body).json()["id"]
+        (asked,) = state_of(client, program_id, "waiting")["tool_calls"]
+        assert asked["variable"] == "answer"
+        results = [{"id": call["id"], "content": "a door"} for call in asked["calls"]]
+        path = f"/v1/programs/{program_id}/tool_results"
+        assert client.post(path, json={"variable": "answer", "results": results}).status_code == 200
+        done = state_of(client, program_id, "completed")
+        assert (done["tool_calls"], list(done["variables"])) == ([], ["answer"])
+        assert client.post(path, json={"variable": "answer", "results": results}).status_code == 404
+
+
+def test_one_that_runs_for_its_client_can_be_looked_at_too(live_server: Live) -> None:
+    with (
+        httpx.Client(base_url=live_server.url, timeout=SECONDS) as client,
+        client.stream("POST", "/v1/programs", json={"program": LONG, "events": "calls"}) as response,
+    ):
+        lines = response.iter_lines()
+        path = f"/v1/programs/{json.loads(next(lines).removeprefix('data: '))['id']}"
+        state = client.get(path).json()
+        assert (state["status"], state["background"]) == ("running", False)
+        assert error_of(client.get(path, params={"stream": "true"}), 400)["param"] == "stream"
+        assert error_of(client.get(path, params={"stream": "maybe"}), 400)["param"] == "stream"
+        assert error_of(client.get(path, params={"steam": "true"}), 400)["param"] == "steam"
+    wait_until_idle(live_server.engine)
+
+
+def test_what_is_in_the_background_ends_with_the_server() -> None:
+    with live(ServerConfig(drain_timeout=SECONDS)) as server:
+        body = {"program": LONG, "background": True, "stream": False}
+        with httpx.Client(base_url=server.url, timeout=SECONDS) as client:
+            assert client.post("/v1/programs", json=body).status_code == 200
+        server.stop()
+        assert server.gateway.live == 0
 
 
 def _data(streamed: str) -> list[dict[str, Any]]:

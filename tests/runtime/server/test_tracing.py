@@ -12,8 +12,13 @@ def test_nothing_is_traced() -> None:
         answer.started("id")
         answer.first_token(0.1)
         answer.finished(FinishReason.STOP, RequestStats())
+        answer.scored()
         answer.failed(ValueError())
         answer.end()
         span.answered("/", 200)
+    program = tracing.program("prog_1", "name")
+    with program.inside():
+        pass
+    program.end("completed")
     tracing.close()
     tracing.close()
