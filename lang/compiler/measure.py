@@ -1,14 +1,13 @@
 """How many tokens the prompts of a traced program have, and how many of them several calls share."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from ramet.lang.backends.base import Backend, TokenCounter, ToolSpec
-from ramet.lang.compiler.graph import Answer, Argument, CallNode, Graph, Part
-from ramet.lang.compiler.hoist import say
+from ramet.lang.backends.base import Backend, TokenCounter
+from ramet.lang.compiler.graph import Answer, Argument, CallNode, Graph, Link
 from ramet.lang.compiler.piece import offered_tools
-from ramet.lang.compiler.placeholders import Marks
+from ramet.lang.compiler.prompt_trie import Node, PromptTrie, joined
+from ramet.lang.compiler.renderings import Piece, Renderings, Seam, Tools
 from ramet.lang.operations import Choose, Generate
 
 CHARACTERS_PER_TOKEN = 4
@@ -44,142 +43,199 @@ class Measure:
 def measure(graph: Graph, backend: Backend) -> Measure:
     counter = _Counter(backend)
     answers = tuple(_longest_answer(call, counter) for call in graph.calls)
-    sizes, own = [0] * len(graph.calls), [0] * len(graph.calls)
-    paths = sorted(_paths(graph, counter), key=lambda path: counter.key(path.pieces))
-    before: _Pieces = ()
-    for path in paths:
-        whole = list(accumulate((counter.piece(one, answers) for one in path.pieces), initial=0))
-        new = _after(before, path.pieces)
-        # What is new begins within a text, or with a piece.
-        first_new = len(path.pieces) - len(new)
-        computed = [counter.piece(one, answers, computed=True) for one in new]
-        done = first_new
-        for index, end in path.calls:
-            sizes[index] = whole[end]
-            own[index] = sum(computed[done - first_new : max(done, end) - first_new])
-            done = max(done, end)
-        before = path.pieces
-    shared_start = 0
-    if paths:
-        # What the first and the last in order have in common, all between have too.
-        first, last = paths[0].pieces, paths[-1].pieces
-        shared = counter.size(last, answers) - counter.size(_after(first, last), answers)
-        shared_start = min(shared, *sizes)
-    return Measure(tuple(sizes), answers, sum(own), tuple(own), shared_start, counter.is_estimate)
+    found = _Measuring(graph, backend, counter, answers, windows=True).measured()
+    if found is None:
+        # The template's text for a message depends on what stands far before or behind it.
+        found = _Measuring(graph, backend, counter, answers, windows=False).measured()
+    assert found is not None
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
-    """Calls that go on from one another: the prompt of each is a beginning of the last one's."""
+class _Chain:
+    """Calls that go on from one another: the prompt of each should be a beginning of the last one's."""
 
-    pieces: "_Pieces"
-    """The last one's prompt."""
-    calls: list[tuple[int, int]]
-    """Each with the end of its prompt among the pieces, in order."""
+    calls: tuple[int, ...]
+    tools: Tools
 
 
-def _paths(graph: Graph, counter: "_Counter") -> "list[_Path]":
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Where a rendering goes on that was begun by another one."""
+
+    seam: Link
+    node: Node
+    size: int
+    """Tokens up to there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendering:
+    base: _Base | None
+    """None: it is whole."""
+    pieces: list[Piece]
+
+
+class _Measuring:
+    """One way through all chains of a graph, in the order of their first calls."""
+
+    def __init__(
+        self, graph: Graph, backend: Backend, counter: "_Counter", answers: Sequence[int], *, windows: bool
+    ) -> None:
+        """``windows``: long prompts are rendered from a seam on."""
+        self._graph = graph
+        self._counter = counter
+        self._answers = answers
+        self._windows = windows
+        self._renderings = Renderings(graph, backend)
+        self._trie: PromptTrie = PromptTrie()
+        self._bases: dict[tuple[Answer | Seam, int], tuple[Node, int]] = {}
+        """Of the seams that were rendered, by what the model is told of."""
+        self._tools: list[Tools] = []
+        self._sizes, self._own = [0] * len(graph.calls), [0] * len(graph.calls)
+
+    def measured(self) -> Measure | None:
+        """None: a window showed something else than the whole."""
+        seen_in_window: list[tuple[int, Tools, Node]] = []
+        """Calls, each with the end of its prompt."""
+        for chain in _chains(self._graph):
+            for part, rendering in self._parts(chain):
+                end = self._add(part, rendering)
+                if rendering.base is not None:
+                    seen_in_window.append((part.calls[-1], part.tools, end))
+        for index, tools, end in [*seen_in_window[:NUM_PROVEN], *seen_in_window[NUM_PROVEN:][-1:]]:
+            whole = self._whole(index, tools).pieces
+            if joined([piece for piece in whole if not isinstance(piece, Seam)]) != end.pieces():
+                return None
+        shared = sum(self._counter.piece(piece, self._answers) for piece in self._trie.common_start())
+        shared_start = min([shared, *self._sizes]) if self._sizes else 0
+        return Measure(
+            tuple(self._sizes),
+            tuple(self._answers),
+            sum(self._own),
+            tuple(self._own),
+            shared_start,
+            self._counter.is_estimate,
+        )
+
+    def _parts(self, chain: _Chain) -> "Iterator[tuple[_Chain, _Rendering]]":
+        """The chain with its rendering. Where a template shows earlier turns otherwise than while they are
+        answered, each call is a chain by itself."""
+        *earlier, last = chain.calls
+        base = self._base(chain)
+        rendering = self._rendering(last, chain.tools, base)
+        ends = _ends(rendering.pieces)
+        if any(index not in ends for index in earlier) or any(
+            self._rendering(index, chain.tools, base).pieces != rendering.pieces[: ends[index]]
+            for index in earlier[:NUM_PROVEN]
+        ):
+            for index in earlier:
+                yield _Chain((index,), chain.tools), self._rendering(index, chain.tools, base)
+            chain = _Chain((last,), chain.tools)
+        yield chain, rendering
+
+    def _base(self, chain: _Chain) -> _Base | None:
+        if not self._windows:
+            return None
+        number = self._number(chain.tools)
+        for seam, mark in self._renderings.seams(self._graph.calls[chain.calls[0]].last):
+            if (mark, number) in self._bases:
+                return _Base(seam, *self._bases[mark, number])
+        return None
+
+    def _rendering(self, index: int, tools: Tools, base: _Base | None) -> _Rendering:
+        last = self._graph.calls[index].last
+        if base is not None and last is not None:
+            pieces = self._renderings.behind(base.seam, last, tools)
+            if pieces is not None:
+                return _Rendering(base, pieces)
+        return self._whole(index, tools)
+
+    def _whole(self, index: int, tools: Tools) -> _Rendering:
+        return _Rendering(None, self._renderings.whole(self._graph.calls[index].last, tools))
+
+    def _add(self, chain: _Chain, rendering: _Rendering) -> Node:
+        """Counts the tokens of the chain's prompts; gives back where the last one ends."""
+        base = rendering.base
+        node, size = (self._trie.root, 0) if base is None else (base.node, base.size)
+        number = self._number(chain.tools)
+        earlier = set(chain.calls[:-1])
+        own = 0
+        for piece in rendering.pieces:
+            if isinstance(piece, Answer) and piece.carried and piece.call in earlier:
+                node.is_end = True
+                self._sizes[piece.call], self._own[piece.call] = size, own
+                own = 0
+            if not isinstance(piece, Seam):
+                node, new = self._trie.extend(node, piece)
+                size += self._counter.piece(piece, self._answers)
+                own += 0 if new is None else self._counter.piece(new, self._answers, computed=True)
+            if isinstance(piece, Seam) or (isinstance(piece, Answer) and piece.carried):
+                self._bases.setdefault((piece, number), (node, size))
+        node.is_end = True
+        self._sizes[chain.calls[-1]], self._own[chain.calls[-1]] = size, own
+        return node
+
+    def _number(self, tools: Tools) -> int:
+        if tools not in self._tools:
+            self._tools.append(tools)
+        return self._tools.index(tools)
+
+
+def _chains(graph: Graph) -> list[_Chain]:
     """Each call is in one. So that a long conversation is rendered once, and not once for each call."""
     goes_on_from = graph.goes_on_from()
-    tools: dict[int, tuple[ToolSpec, ...]] = {}
+    tools: dict[int, Tools] = {}
     for index in graph.in_order():
         before = goes_on_from[index]
         # What the model is told of: what the call offers, or what the last call before it that offered any did.
         tools[index] = offered_tools(graph.calls[index].operation) or (() if before is None else tools[before])
-    next_on_path: dict[int, int] = {}
+    following: dict[int, int] = {}
     for index, before in enumerate(goes_on_from):
         if before is not None and tools[before] == tools[index]:
-            next_on_path.setdefault(before, index)
-    follows = set(next_on_path.values())
-    paths: list[_Path] = []
+            following.setdefault(before, index)
+    follows = set(following.values())
+    chains: list[_Chain] = []
     for index in range(len(graph.calls)):
         if index not in follows:
-            chain = [index]
-            while (following := next_on_path.get(chain[-1])) is not None:
-                chain.append(following)
-            paths += _rendered(graph, chain, tools[index], counter)
-    return paths
+            calls = [index]
+            while (after := following.get(calls[-1])) is not None:
+                calls.append(after)
+            chains.append(_Chain(tuple(calls), tools[index]))
+    return chains
 
 
-def _rendered(
-    graph: Graph, chain: list[int], tools: tuple[ToolSpec, ...], counter: "_Counter"
-) -> "Iterator[_Path]":
-    pieces = counter.prompt(graph.calls[chain[-1]].prompt, tools)
-    ends = {piece.call: at for at, piece in enumerate(pieces) if isinstance(piece, Answer) and piece.carried}
-    calls = [(index, ends[index]) for index in chain[:-1] if index in ends]
-    # A template may show earlier turns otherwise than while they are answered: then each call has its own path.
-    if len(calls) < len(chain) - 1 or any(
-        counter.prompt(graph.calls[index].prompt, tools) != pieces[:end] for index, end in calls[:NUM_PROVEN]
-    ):
-        for index in chain[:-1]:
-            own = counter.prompt(graph.calls[index].prompt, tools)
-            yield _Path(own, [(index, len(own))])
-        calls = []
-    yield _Path(pieces, [*calls, (chain[-1], len(pieces))])
-
-
-_Pieces = Sequence["str | Answer | Argument"]
+def _ends(pieces: Sequence[Piece]) -> dict[int, int]:
+    """Where the prompt of each call ends whose answer was generated among the pieces."""
+    return {piece.call: at for at, piece in enumerate(pieces) if isinstance(piece, Answer) and piece.carried}
 
 
 class _Counter:
     """Counts a backend's tokens, each text once."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._marks = Marks()
         self._known: dict[str, int] = {}
-        self.is_estimate = not isinstance(backend, TokenCounter)
+        self._tokens = backend if isinstance(backend, TokenCounter) else None
+        self.is_estimate = self._tokens is None
 
     def text(self, text: str) -> int:
         if text not in self._known:
             self._known[text] = (
-                self._backend.count_tokens(text)
-                if isinstance(self._backend, TokenCounter)
-                else -(-len(text) // CHARACTERS_PER_TOKEN)
+                -(-len(text) // CHARACTERS_PER_TOKEN)
+                if self._tokens is None
+                else self._tokens.count_tokens(text)
             )
         return self._known[text]
 
-    def prompt(self, parts: Iterable[Part], tools: tuple[ToolSpec, ...]) -> "list[str | Answer | Argument]":
-        """As the model reads it, with the template around roles."""
-        prompt = self._backend.prompt()
-        say(prompt, (), tools)
-        for part in parts:
-            if isinstance(part, Answer | Argument):
-                prompt.append_text(self._marks.of(part))
-            else:
-                say(prompt, [part])
-        return [part for part in self._marks.split(prompt.text()) if isinstance(part, str | Answer | Argument)]
-
-    def size(self, pieces: _Pieces, answers: Sequence[int]) -> int:
-        return sum(self.piece(piece, answers) for piece in pieces)
-
-    def key(self, pieces: _Pieces) -> str:
-        return "".join(piece if isinstance(piece, str) else self._marks.of(piece) for piece in pieces)
-
-    def piece(self, piece: str | Answer | Argument, answers: Sequence[int], *, computed: bool = False) -> int:
+    def piece(self, piece: Piece, answers: Sequence[int], *, computed: bool = False) -> int:
         """Tokens. ``computed``: without the answers that were generated where they stand."""
         match piece:
             case str():
                 return self.text(piece)
             case Answer(call, carried):
                 return 0 if computed and carried else answers[call]
-            case Argument():
+            case Argument() | Seam():
                 return 0
-
-
-def _after(before: _Pieces, pieces: _Pieces) -> "list[str | Answer | Argument]":
-    """What stands behind the common beginning of both."""
-    for index, (one, other) in enumerate(zip(before, pieces, strict=False)):
-        if one == other:
-            continue
-        if isinstance(one, str) and isinstance(other, str):
-            length = next(
-                (at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right),
-                min(len(one), len(other)),
-            )
-            return [other[length:], *pieces[index + 1 :]] if length < len(other) else list(pieces[index + 1 :])
-        return list(pieces[index:])
-    return list(pieces[len(before) :])
 
 
 def _longest_answer(call: CallNode, counter: _Counter) -> int:

@@ -1,14 +1,19 @@
 """Counting the tokens of a program's prompts."""
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from ramet.lang import ProgramState, assistant, function, gen, select, user
+from ramet.lang import ProgramState, assistant, function, gen, select, system, user
 from ramet.lang.backends.base import Prompt
 from ramet.lang.backends.scripted import ScriptedAnswers, ScriptedBackend
 from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
-from ramet.lang.compiler.graph import Answer
+from ramet.lang.compiler.graph import Answer, Argument
 from ramet.lang.compiler.measure import NUM_PROVEN, UNBOUNDED_ANSWER, Measure, measure
+from ramet.lang.compiler.prompt_trie import PromptTrie
+from ramet.lang.compiler.renderings import Renderings, Seam
 from ramet.lang.operations import AppendText
 from tests.lang.test_fork_trees import Step, program, trees
 
@@ -95,27 +100,43 @@ def test_unique_tokens_are_those_of_the_prompts_trie(steps: list[Step]) -> None:
 
 
 class Rendering(Counting):
-    """Counts the prompts that are made. ``forgets``: its template shows no assistant's turn."""
+    """Counts the prompts that are made, and the parts of those that are shown."""
 
-    def __init__(self, *, forgets: bool = False) -> None:
+    def __init__(self, template: "type[Answers] | None" = None) -> None:
         super().__init__()
-        self.forgets = forgets
+        self._template = template or Answers
         self.num_prompts = 0
+        self.num_shown = 0
 
     def prompt(self, *, cache_salt: str = "") -> Prompt:
         self.num_prompts += 1
-        return TranscriptPrompt(Forgetting() if self.forgets else Answers(), Transcript())
+        return TranscriptPrompt(self._template(self), Transcript())
 
 
 class Answers(ScriptedAnswers):
-    def __init__(self) -> None:
+    def __init__(self, rendering: Rendering) -> None:
         super().__init__(ScriptedBackend())
+        self.rendering = rendering
+
+    def text_of(self, transcript: Transcript) -> str:
+        self.rendering.num_shown += len(transcript.pieces)
+        return super().text_of(transcript)
 
 
 class Forgetting(Answers):
+    """Shows no assistant's turn."""
+
     def text_of(self, transcript: Transcript) -> str:
         first, *turns = transcript.text().split("<|im_start|>assistant\n")
         return first + "".join(turn.partition("<|im_end|>\n")[2] for turn in turns)
+
+
+class Numbering(Answers):
+    """Numbers the turns, so that each one's text depends on all before it."""
+
+    def text_of(self, transcript: Transcript) -> str:
+        first, *turns = super().text_of(transcript).split("<|im_start|>user\n")
+        return first + "".join(f"<|im_start|>user\n{number}:{turn}" for number, turn in enumerate(turns))
 
 
 def conversation(s: ProgramState, count: int) -> None:
@@ -137,7 +158,7 @@ def test_a_long_conversation_is_rendered_once() -> None:
 
 def test_a_template_that_changes_earlier_turns_is_asked_for_each_call() -> None:
     graph = function(conversation).trace(6).graph
-    backend = Rendering(forgets=True)
+    backend = Rendering(Forgetting)
     found = measure(graph, backend)
     assert backend.num_prompts >= 6
     said = len("<|im_start|>user\nhi<|im_end|>\n")
@@ -159,3 +180,84 @@ def test_tools_that_are_told_later_are_part_of_the_later_prompts_alone() -> None
     # One path for what is said without tools, and one with them, of which the first call is proven.
     assert backend.num_prompts == 3
     assert found.prompts[0] < found.prompts[1] < found.prompts[2]
+
+
+def forks_in_texts(s: ProgramState, count: int) -> None:
+    for index in range(count):
+        branches = s.fork(2)
+        branches += lambda i: f"ask {i}" + gen("x", max_tokens=5)
+        branches.join()
+        s += f"then {index}. "
+
+
+def forks_in_roles(s: ProgramState, count: int) -> None:
+    for index in range(count):
+        branches = s.fork(2)
+        branches += lambda i: user(f"ask {i}") + assistant(gen("x", max_tokens=5))
+        branches.join()
+        s += user(f"and {index}?") + assistant(f"so {index}")
+
+
+def forks_that_are_appended(s: ProgramState, count: int) -> None:
+    for index in range(count):
+        branches = s.fork(2)
+        for branch in branches:
+            branch += user("ask") + assistant(gen(f"x{index}", max_tokens=5))
+        branches.join("concate_and_append")
+
+
+def forks_with_answers_between(s: ProgramState, count: int) -> None:
+    s += system("be brief")
+    for index in range(count):
+        branches = s.fork(2)
+        for branch in branches:
+            answer = gen(f"x{index}", max_tokens=5) + " or " + gen("z", max_tokens=5)
+            branch += user("ask") + assistant(answer)
+        branches.join()
+        s += user("and?" + "".join(s[f"x{index}"])) + assistant(gen("y", max_tokens=5))
+
+
+FORKS = [forks_in_texts, forks_in_roles, forks_that_are_appended, forks_with_answers_between]
+
+
+@pytest.mark.parametrize("body", FORKS)
+def test_the_work_for_many_forks_in_a_row_grows_with_their_number(body: Callable[..., None]) -> None:
+    shown = []
+    for count in (50, 100, 200):
+        backend = Rendering()
+        measure(function(body).trace(count).graph, backend)
+        shown.append(backend.num_shown)
+    # Whole, four times as many would have sixteen times the parts.
+    assert shown[2] - shown[1] < 2.5 * (shown[1] - shown[0])
+    assert shown[2] < 200 * 2 * 120
+
+
+@pytest.mark.parametrize("body", FORKS)
+@pytest.mark.parametrize("template", [Answers, Forgetting, Numbering])
+def test_windows_change_no_number(body: Callable[..., None], template: type[Answers]) -> None:
+    graph = function(body).trace(60).graph
+    found = measure(graph, Rendering(template))
+    renderings = Renderings(graph, Rendering(template))
+    trie = PromptTrie()
+    unique = 0
+    for call in graph.calls:
+        pieces = [piece for piece in renderings.whole(call.last, ()) if not isinstance(piece, Seam)]
+        assert found.prompts[call.index] == sum(tokens(piece) for piece in pieces)
+        node = trie.root
+        for piece in pieces:
+            node, new = trie.extend(node, piece)
+            unique += 0 if new is None or (isinstance(new, Answer) and new.carried) else tokens(new)
+        node.is_end = True
+    assert found.unique == sum(found.own) == unique
+    assert found.shared_start == sum(tokens(piece) for piece in trie.common_start())
+
+
+def tokens(piece: str | Answer | Argument) -> int:
+    return len(piece) if isinstance(piece, str) else 5
+
+
+def test_a_template_that_counts_turns_is_asked_for_each_prompt() -> None:
+    graph = function(forks_with_answers_between).trace(60).graph
+    backend = Rendering(Numbering)
+    measure(graph, backend)
+    assert backend.num_shown > 60 * 60 * 2 * 5

@@ -107,7 +107,8 @@ def test_a_run_ends_without_waiting_for_a_computation_ahead() -> None:
         s["a"]
         assert started.wait(timeout=60)
 
-    assert program.run(backend=Endless("x"))["a"] == "x"
+    # The program has to be waiting when the answer comes: otherwise nothing is computed ahead.
+    assert program.run(backend=Endless(Reply("x", delay=0.5)))["a"] == "x"
 
 
 def test_nothing_is_computed_ahead_once_the_body_has_ended_or_the_next_call_is_there() -> None:
