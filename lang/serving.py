@@ -5,15 +5,13 @@ They are carried out as those of this process are: the same branches, the same p
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from types import TracebackType
-from typing import Self
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
 import msgspec
 
 from ramet.lang.backends.base import ToolCall
 from ramet.lang.backends.local import LocalBackend
-from ramet.lang.backends.token_engine import Limits, TokenEngine, TokenIncrement, TokenScore, TokenStream
+from ramet.lang.backends.token_engine import TokenEngine
 from ramet.lang.compiler.pieces import Compilation, Pace
 from ramet.lang.compiler.shared_calls import SharedCalls
 from ramet.lang.errors import BranchError, ProgramCancelledError, ProgramError
@@ -36,17 +34,16 @@ from ramet.lang.loop_thread import RunningLoop
 from ramet.lang.options import Sampling
 from ramet.lang.outline import Outline, Terms
 from ramet.lang.signals import finish_async
+from ramet.lang.telling import TellingEngine
 from ramet.lang.tool import Tool
 from ramet.lang.variables import Variable
 from ramet.runtime.protocol import (
     InvalidRequestError,
-    ProgramTag,
     RametError,
     SamplingParams,
     programs,
     wire,
 )
-from ramet.runtime.tokenizer import Tokenizer
 
 Tell = Callable[[programs.ProgramEvent], None]
 ALL_FIELDS = frozenset(SamplingParams.__struct_fields__)
@@ -95,17 +92,18 @@ class ServedProgram:
         self._tools_asked: dict[str, tuple[tuple[str, ...], asyncio.Future[list[str]]]] = {}
         self._cancelled: str | None = None
         calls: dict[tuple[str, int], str] = {}
+        shared = SharedCalls(backend.capabilities)
         if tells_calls:
-            engine = TellingEngine(engine, tell, calls)
-        # Whoever is told of calls looks for each by itself: none is answered by another one.
-        alone = SharedCalls(msgspec.structs.replace(backend.capabilities, repeatable=not tells_calls))
+            # Whoever is told of calls looks for each by itself, also for those that another one answers.
+            engine = telling = TellingEngine(engine, tell, calls)
+            shared = SharedCalls(backend.capabilities, telling.share)
         self._execution = Execution(
             program.name,
             program_id,
             backend.on(engine),
             RunningLoop(),
             Compilation(Pace.PATIENT),
-            Common(alone, None),
+            Common(shared, None),
             cache_salt=cache_salt,
         )
         root = Outline(self._execution.root, Terms(backend.capabilities, Sampling()))
@@ -373,131 +371,3 @@ def _done(name: str, variable: Variable) -> programs.VariableDone:
         cached_tokens=known.get("cached_tokens"),
         completion_tokens=known.get("completion_tokens"),
     )
-
-
-class TellingEngine:
-    """A TokenEngine that tells of everything that another one gives."""
-
-    def __init__(self, engine: TokenEngine, tell: Tell, variables: "dict[tuple[str, int], str]") -> None:
-        """``variables``: a call's branch and step -> the variable that it makes; it may still grow."""
-        self._engine = engine
-        self._tell = tell
-        self._variables = variables
-        self._numbers: dict[str, int] = {}
-
-    @property
-    def info(self) -> Limits:
-        return self._engine.info
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._engine.tokenizer
-
-    def astream(
-        self,
-        prompts: Sequence[int],
-        sampling_params: SamplingParams,
-        *,
-        tag: ProgramTag,
-        priority: int,
-        cache_salt: str,
-    ) -> TokenStream:
-        call = self._call(tag)
-        stream = self._engine.astream(
-            prompts, sampling_params, tag=tag, priority=priority, cache_salt=cache_salt
-        )
-        return _ToldStream(stream, self._tell, call)
-
-    async def agenerate(
-        self, prompts: Sequence[Sequence[int]], sampling_params: SamplingParams, *, cache_salt: str
-    ) -> object:
-        return await self._engine.agenerate(prompts, sampling_params, cache_salt=cache_salt)
-
-    async def ascore(
-        self,
-        prompt: list[int],
-        continuations: Sequence[list[int]],
-        *,
-        tag: ProgramTag,
-        priority: int,
-        cache_salt: str,
-    ) -> Sequence[TokenScore]:
-        variable, number = self._call(tag)
-        try:
-            scores = await self._engine.ascore(
-                prompt, continuations, tag=tag, priority=priority, cache_salt=cache_salt
-            )
-        except RametError as error:
-            self._tell(programs.CallFailed(variable=variable, number=number, error=wire.error_detail(error)))
-            raise
-        told = [
-            wire.ContinuationScore(
-                token_ids=list(token_ids),
-                token_logprobs=[wire.to_finite(value) for value in score.token_logprobs],
-                num_cached_tokens=score.num_cached_tokens,
-            )
-            for token_ids, score in zip(continuations, scores, strict=True)
-        ]
-        self._tell(programs.CallScores(variable=variable, number=number, scores=told))
-        return scores
-
-    def flush_cache(self) -> int:
-        return self._engine.flush_cache()
-
-    def stats(self) -> object:
-        return self._engine.stats()
-
-    def close(self) -> None:
-        self._engine.close()
-
-    def _call(self, tag: ProgramTag) -> tuple[str, int]:
-        variable = self._variables[tag.branch, tag.step]
-        number = self._numbers.get(variable, 0)
-        self._numbers[variable] = number + 1
-        return variable, number
-
-
-class _ToldStream:
-    """A TokenStream that tells of each increment, and of how it failed."""
-
-    def __init__(self, stream: TokenStream, tell: Tell, call: tuple[str, int]) -> None:
-        self._stream = stream
-        self._tell = tell
-        self._call = call
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._stream.__aenter__()
-        except RametError as error:
-            self._tell_failure(error)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stream.__aexit__(kind, error, trace)
-
-    async def __aiter__(self) -> AsyncIterator[TokenIncrement]:
-        variable, number = self._call
-        try:
-            async for one in self._stream:
-                event = wire.GenerateEvent(
-                    index=one.index,
-                    text=one.text,
-                    token_ids=one.token_ids,
-                    logprobs=wire.finite_logprobs(one.logprobs),
-                    prompt_logprobs=wire.finite_logprobs(one.prompt_logprobs),
-                    finish_reason=one.finish_reason,
-                    stop_reason=one.stop_reason,
-                    stats=one.stats,
-                )
-                self._tell(programs.CallDelta(variable=variable, number=number, event=event))
-                yield one
-        except RametError as error:
-            self._tell_failure(error)
-            raise
-
-    def _tell_failure(self, error: RametError) -> None:
-        variable, number = self._call
-        self._tell(programs.CallFailed(variable=variable, number=number, error=wire.error_detail(error)))

@@ -19,6 +19,7 @@ from ramet.lang.backends.base import (
     SelectRequest,
     SelectResult,
 )
+from ramet.lang.compiler.tags import tag_of
 from ramet.lang.operations import Choose, Generate
 from ramet.runtime.protocol import ProgramTag, SamplingParams
 
@@ -26,6 +27,8 @@ MAX_REMEMBERED = 1024
 """Answered calls that are kept for those that ask again."""
 
 Key = tuple[str, Hashable, bytes]
+OnMerge = Callable[[ProgramTag, ProgramTag], object]
+"""The tags of a call that is made, and of one that it answers."""
 Ask = Callable[[Prompt], AsyncIterator[GenerateDelta]]
 
 
@@ -52,8 +55,9 @@ def question(call: Generate | Choose) -> bytes:
 class SharedCalls:
     """The calls of one run, or of all runs of a batch. On the branches' loop only."""
 
-    def __init__(self, capabilities: Capabilities) -> None:
+    def __init__(self, capabilities: Capabilities, on_merge: OnMerge | None = None) -> None:
         self._repeatable = capabilities.repeatable
+        self._on_merge = on_merge
         self._calls: OrderedDict[Key, SharedCall] = OrderedDict()
         self.num_merged = 0
         """Calls that were answered by another one."""
@@ -65,9 +69,11 @@ class SharedCalls:
         key = type(call).__name__, prompt.identity(), question(call)
         shared = self._calls.get(key)
         if shared is None or shared.failed:
-            shared = self._calls[key] = SharedCall(prompt.fork())
+            shared = self._calls[key] = SharedCall(prompt.fork(), tag_of(call))
         else:
             self.num_merged += 1
+            if self._on_merge is not None:
+                self._on_merge(shared.tag, tag_of(call))
         self._calls.move_to_end(key)
         self._forget()
         return SharedPrompt(prompt, shared)
@@ -80,7 +86,9 @@ class SharedCalls:
 class SharedCall:
     """One call for all who ask. It ends with the last of them, if it has not ended before."""
 
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, prompt: Prompt, tag: ProgramTag) -> None:
+        self.tag = tag
+        """Of who asked first."""
         self.prompt = prompt
         """Has the answer once the call has succeeded."""
         self.deltas: list[GenerateDelta] = []

@@ -8,10 +8,9 @@ import pytest
 
 from ramet.lang.backends.token_engine import TokenEngine
 from ramet.lang.errors import BranchError, GenerationError
-from ramet.lang.serving import ProgramRunner, ServedProgram, TellingEngine, error_of
+from ramet.lang.serving import ProgramRunner, ServedProgram, error_of
 from ramet.runtime.protocol import (
     InvalidRequestError,
-    ProgramTag,
     PromptTooLongError,
     Regex,
     SamplingParams,
@@ -99,9 +98,17 @@ def test_calls_are_told_instead_where_that_is_wanted() -> None:
             [gen("z")],
         )
         told = run(face, program, tells_calls=True)
+        # Two branches that ask the same are answered each, by one request.
+        assert face.stats().finished_requests == 1 + 2 + 1
     calls = {(event.variable, event.number) for event in told[:-1]}
-    # Two branches that ask the same are answered each.
     assert calls == {("x", 0), ("s", 0), ("s", 1), ("y", 0), ("z", 0)}
+    deltas = [event for event in told if isinstance(event, programs.CallDelta)]
+    answers = {
+        name: [one for event in deltas if event.variable == name for one in event.event.token_ids]
+        for name in ("y", "z")
+    }
+    assert len(answers["y"]) == 4
+    assert answers["y"] == answers["z"]
 
 
 def test_branches_that_ask_the_same_are_answered_once_otherwise() -> None:
@@ -225,22 +232,3 @@ def test_errors_are_told_by_what_caused_them() -> None:
     assert error_of(outer).code == "prompt_too_long"
     assert error_of(GenerationError("ours", program="p")).message == "ours"
     assert error_of(GenerationError("ours")).code == "program_failed"
-
-
-def test_the_engine_that_tells_passes_everything_on() -> None:
-    with open_random(small_tokenizer(CHATML)).face as face:
-        telling = TellingEngine(face, lambda event: None, {})
-        assert telling.info is face.info
-        assert telling.tokenizer is face.tokenizer
-        assert telling.flush_cache() == 0
-        assert telling.stats() == face.stats()
-
-        async def generate() -> None:
-            await telling.agenerate([[5, 6]], GREEDY, cache_salt="")
-            with pytest.raises(KeyError):
-                telling.astream([5], GREEDY, tag=ProgramTag(branch="9"), priority=0, cache_salt="")
-
-        asyncio.run(generate())
-        telling.close()
-        with pytest.raises(Exception, match="closed"):
-            face.check_alive()

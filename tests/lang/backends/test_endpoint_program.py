@@ -13,6 +13,7 @@ import ramet
 from ramet.lang.backends.endpoint import RuntimeEndpoint
 from ramet.lang.backends.local import LocalBackend
 from ramet.lang.errors import BranchError, GenerationError, ProgramCancelledError, ToolError
+from ramet.runtime.engine.face import EngineFace
 from ramet.runtime.server import ServerConfig
 from ramet.runtime.server.program_runs import ProgramRuns
 from ramet.runtime.tokenizer import FastTokenizer
@@ -29,11 +30,17 @@ class Pair:
     there: RuntimeEndpoint
     runs: ProgramRuns
     server: Live
+    engine: EngineFace
 
     @property
     def num_sent(self) -> int:
         """Programs that the server ran as a whole."""
         return self.runs.num_started
+
+    @property
+    def num_computed(self) -> int:
+        """Requests that the engine has finished."""
+        return self.engine.stats().finished_requests
 
 
 @contextmanager
@@ -46,7 +53,7 @@ def opened(config: ServerConfig, **options: Any) -> Iterator[Pair]:
         RuntimeEndpoint(server.url, **options) as there,
     ):
         runs: ProgramRuns = server.server.config.app.state.server.program_runs  # type: ignore[union-attr]
-        yield Pair(LocalBackend(face), there, runs, server)
+        yield Pair(LocalBackend(face), there, runs, server, face)
         wait_for(lambda: runs.num_live == 0)
 
 
@@ -176,6 +183,25 @@ def test_it_can_be_left_out(config: dict[str, Any], options: dict[str, Any]) -> 
         assert not pair.there.takes_whole
         everything.compile().run(backend=pair.there)
         assert pair.num_sent == 0
+
+
+def test_equal_calls_of_a_program_sent_whole_are_made_once(pair: Pair) -> None:
+    @ramet.function
+    def voters(s: Any) -> None:
+        s += ramet.user("Is it?") + ramet.assistant_begin()
+        forks = s.fork(4)
+        forks += ramet.gen("vote", max_tokens=6, temperature=0) + ramet.select("sure", choices=["yes", "no"])
+        forks.join()
+        s += ramet.gen("end", max_tokens=3, temperature=0)
+
+    before = pair.num_computed
+    here = voters.interpreted().run(backend=pair.here)
+    between = pair.num_computed
+    there = voters.compile().run(backend=pair.there)
+    assert there.text() == here.text()
+    assert (there["vote"], there["sure"]) == (here["vote"], here["sure"])
+    assert len(set(there["vote"])) == 1
+    assert (between - before, pair.num_computed - between) == (4 + 4 + 1, 1 + 1 + 1)
 
 
 def test_a_batch_is_sent_program_by_program(pair: Pair) -> None:
