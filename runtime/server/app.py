@@ -16,7 +16,9 @@ from ramet.runtime.engine import EngineFace
 from ramet.runtime.protocol import programs, wire
 from ramet.runtime.server import (
     chat_route,
+    compact_route,
     completion_route,
+    elsewhere,
     embedding_route,
     messages_route,
     native_routes,
@@ -53,7 +55,7 @@ _ANSWERS = {
     "/v1/completions": Answer(Completion, streams=True),
     "/v1/responses": Answer(streams=True),
     "/v1/messages": Answer(streams=True),
-    programs.PROGRAMS_ROUTE: Answer(programs.ProgramResult, streams=True),
+    programs.PROGRAMS_ROUTE: Answer(programs.ProgramResult, programs.ProgramState, streams=True),
     f"{programs.PROGRAMS_ROUTE}/{{program_id}}/tool_results": Answer(programs.ToolResultsTaken),
     f"GET {programs.PROGRAMS_ROUTE}": Answer(programs.ProgramList),
     f"GET {programs.PROGRAMS_ROUTE}/{{program_id}}": Answer(
@@ -81,6 +83,9 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     ("/v1/chat/completions", chat_route.chat_completions, chat_route.RECORDS),
     ("/v1/completions", completion_route.completions, completion_route.RECORDS),
     ("/v1/responses", responses_route.responses, responses_route.RECORDS),
+    ("/v1/responses/compact", compact_route.compact, compact_route.COMPACT_RECORDS),
+    ("/v1/responses/input_tokens", compact_route.count_input, compact_route.COUNT_RECORDS),
+    ("/v1/responses/{response_id}/cancel", responses_route.cancel_response, ()),
     ("/v1/embeddings", embedding_route.embeddings, embedding_route.RECORDS),
     ("/v1/score", score_route.score_labels, score_route.RECORDS),
     ("/v1/messages", messages_route.messages, messages_route.RECORDS),
@@ -102,11 +107,6 @@ _POST: tuple[tuple[str, Endpoint, Records], ...] = (
     (wire.FLUSH_CACHE_ROUTE, operations.flush_cache, ()),
     ("/abort", operations.abort, (operations.AbortRequest,)),
 )
-_NOT_HERE = {
-    "/v1/responses/compact": ": send the conversation as it is; every prefix is cached",
-    "/v1/rerank": ": POST /v1/score says how probable labels are behind a query and an item",
-}
-"""Routes of others that clients may look for, and what to do instead."""
 _DELETE: tuple[tuple[str, Endpoint], ...] = (
     ("/v1/responses/{response_id}", responses_route.delete_response),
     (f"{programs.PROGRAMS_ROUTE}/{{program_id}}", programs_route.cancel_program),
@@ -179,16 +179,7 @@ def create_app(
         model_names=names,
         started=int(time.time()),
     )
-    for path, endpoint, records in _POST:
-        app.add_api_route(path, endpoint, methods=["POST"], openapi_extra=described_body(records))
-    for path, endpoint in _GET:
-        # HEAD is what load balancers ask.
-        app.add_api_route(path, endpoint, methods=["GET"])
-        app.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
-    for path, endpoint in page_route.page_endpoints().items():
-        app.add_route(path, endpoint, methods=["GET"], include_in_schema=False)
-    for path, endpoint in _DELETE:
-        app.add_api_route(path, endpoint, methods=["DELETE"])
+    _add_routes(app)
     with_records(app, [records for _, _, records in _POST], _ANSWERS)
     app.add_exception_handler(HttpError, _http_error)
     app.add_exception_handler(HTTPException, _no_route)
@@ -204,6 +195,19 @@ def create_app(
         )
     app.add_middleware(RequestMiddleware, metrics=metrics, tracing=tracing)
     return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    for path, endpoint, records in _POST:
+        app.add_api_route(path, endpoint, methods=["POST"], openapi_extra=described_body(records))
+    for path, endpoint in _GET:
+        # HEAD is what load balancers ask.
+        app.add_api_route(path, endpoint, methods=["GET"])
+        app.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+    for path, endpoint in page_route.page_endpoints().items():
+        app.add_route(path, endpoint, methods=["GET"], include_in_schema=False)
+    for path, endpoint in _DELETE:
+        app.add_api_route(path, endpoint, methods=["DELETE"])
 
 
 @asynccontextmanager
@@ -230,14 +234,22 @@ async def _no_route(request: Request, error: Exception) -> Response:
     """404 and 405 of the router, in OpenAI's body."""
     assert isinstance(error, HTTPException)
     path = request.url.path
-    hint = _NOT_HERE.get(path.rstrip("/"), "")
+    ours = [route for route, _, _ in _POST] + [route for route, _ in (*_GET, *_DELETE)]
     # One that is not here may look like another route's with an id.
-    status = 404 if hint else error.status_code
-    if status == 404 and not hint and any(f"/v1{path.rstrip('/')}" == route for route, *_ in (*_POST, *_GET)):
-        hint = "; OpenAI's routes are under /v1: end the client's base URL with it"
+    status = 404 if elsewhere.is_elsewhere(path) else error.status_code
+    hint = elsewhere.reason(path)
+    if hint is None and status == 404:
+        under_v1 = f"/v1{path.rstrip('/')}" in ours
+        hint = (
+            "OpenAI's routes are under /v1: end the client's base URL with it"
+            if under_v1
+            else elsewhere.served(ours)
+        )
+    elif hint is not None and status == 404:
+        hint = f"{hint}; {elsewhere.served(ours)}"
     what = "does not take this method" if status == 405 else "is not a route of this server"
     answer = bad_request(
-        f"{path[:200]} {what}{hint}",
+        f"{path[:200]} {what}" + (f": {hint}" if hint else ""),
         code="method_not_allowed" if status == 405 else "not_found",
         status=status,
     )

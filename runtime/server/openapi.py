@@ -18,6 +18,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     record: type[msgspec.Struct] | None = None
     """None: any JSON object, or what ``kind`` says."""
+    other: type[msgspec.Struct] | None = None
+    """What it may be instead."""
     kind: str = "object"
     """JSON's type of an answer without a record."""
     media_type: str = "application/json"
@@ -26,6 +28,10 @@ class Answer(msgspec.Struct, frozen=True):
     """With ``stream`` it is server-sent events."""
     query: tuple[str, ...] = ()
     """Parameters behind a question mark, each true or false."""
+
+    @property
+    def records(self) -> list[type[msgspec.Struct]]:
+        return [one for one in (self.record, self.other) if one is not None]
 
 
 PLAIN_ANSWER = Answer()
@@ -69,7 +75,7 @@ def with_records(app: FastAPI, bodies: Sequence[Records], answers: Mapping[str, 
     def openapi() -> dict[str, Any]:
         described = describe()
         schemas = described.setdefault("components", {}).setdefault("schemas", {})
-        schemas.update(_components(bodies, [one.record for one in answers.values() if one.record is not None]))
+        schemas.update(_components(bodies, [record for one in answers.values() for record in one.records]))
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
                 answer = answers.get(f"{method.upper()} {path}", answers.get(path, PLAIN_ANSWER))
@@ -84,8 +90,9 @@ def _complete(operation: dict[str, Any], path: str, answer: Answer) -> None:
     schema: dict[str, Any] = {"type": answer.kind}
     if answer.media_type != "application/json":
         schema = {"type": "string"}
-    elif answer.record is not None:
-        schema = {"$ref": _REFERENCE.format(name=answer.record.__name__)}
+    elif records := answer.records:
+        schemas = [{"$ref": _REFERENCE.format(name=one.__name__)} for one in records]
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     content: dict[str, Any] = {answer.media_type: {"schema": schema}} if answer.media_type else {}
     if answer.streams:
         content["text/event-stream"] = {"schema": {}}

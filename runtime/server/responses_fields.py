@@ -1,12 +1,14 @@
 """The body of /v1/responses, and the conversation that it means."""
 
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.chat_fields import ChatFields
+from ramet.runtime.server.compaction import PREAMBLE, unpacked
 from ramet.runtime.server.errors import bad_request
 from ramet.runtime.server.shared_fields import ConstraintFields, is_one_of
 from ramet.runtime.server.tools.definitions import ToolChoice, tool_choice
@@ -88,6 +90,21 @@ def input_items(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
 
 
+def user_items(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The user's messages among them, as items of an output. Raises InvalidRequestError as ``conversation``."""
+    return [
+        {
+            "id": f"msg_{secrets.token_hex(16)}",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_text", "text": _content(item["content"], f"input[{index}].content")}],
+        }
+        for index, item in enumerate(items)
+        if item.get("role") == "user" and "content" in item
+    ]
+
+
 def conversation(fields: ResponsesFields) -> ChatFields:
     """The same in the form of chat completions.
 
@@ -167,6 +184,9 @@ def _add(messages: list[Message], item: Mapping[str, Any], where: str) -> None:
         case {"type": "function_call_output", "call_id": id, "output": output}:
             content = _content(output, f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": id, "content": content})
+        case {"type": "compaction", "encrypted_content": str() as summary}:
+            summary = unpacked(summary, f"{where}.encrypted_content")
+            messages.append({"role": "assistant", "content": PREAMBLE + summary})
         case {"type": "reasoning"}:
             # Templates leave the reasoning of earlier turns out.
             return

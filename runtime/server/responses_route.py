@@ -13,6 +13,7 @@ from starlette.responses import Response
 from ramet.runtime.engine import Increment
 from ramet.runtime.protocol import RametError
 from ramet.runtime.server.body import convert, split
+from ramet.runtime.server.chat_prompt import ChatPrompt
 from ramet.runtime.server.chat_writer import AnswerHead, ChatWriter
 from ramet.runtime.server.errors import HttpError, bad_request, openai_error
 from ramet.runtime.server.gateway import Answers, Job
@@ -28,7 +29,7 @@ from ramet.runtime.server.responses_fields import (
 )
 from ramet.runtime.server.responses_writer import Event, ResponsesWriter
 from ramet.runtime.server.shared_fields import RoutingFields, SamplingFields, grammar_spec, sampling_params
-from ramet.runtime.server.state import json_response, state_of, tenant_of
+from ramet.runtime.server.state import ServerState, json_response, state_of, tenant_of
 
 RECORDS = (ResponsesFields, RoutingFields)
 """What a body's fields are spread over."""
@@ -72,14 +73,9 @@ async def responses(request: Request) -> Response:
     routing = convert(routing_part, RoutingFields)
     state.require_model(fields.model)
     if fields.previous_response_id is not None:
-        fields = await _following(request, fields, fields.previous_response_id)
+        fields = await following(request, fields, fields.previous_response_id)
     try:
-        if isinstance(fields.input, list):
-            state.prompt_size.check_turns(fields.input, "input")
-        state.prompt_size.check([fields.input, fields.instructions, fields.tools], "input")
-        chat, choice = conversation(fields), chosen_tools(fields)
-        wanted = grammar_spec(constraint(fields))
-        prompt = await asyncio.to_thread(state.chat_model.prompt, chat, choice, wanted)
+        prompt = await prompt_of(state, fields)
         params = sampling_params(
             SamplingFields(temperature=fields.temperature, top_p=fields.top_p),
             max_tokens=fields.max_output_tokens,
@@ -111,6 +107,15 @@ async def responses(request: Request) -> Response:
         translate=lambda error: openai_error(error, RENAMED),
         framing=ResponsesFraming(),
     )
+
+
+async def prompt_of(state: ServerState, fields: ResponsesFields) -> ChatPrompt:
+    """Raises InvalidRequestError for what is wrong with the input, the tools or the constraint."""
+    if isinstance(fields.input, list):
+        state.prompt_size.check_turns(fields.input, "input")
+    state.prompt_size.check([fields.input, fields.instructions, fields.tools], "input")
+    chat, choice = conversation(fields), chosen_tools(fields)
+    return await asyncio.to_thread(state.chat_model.prompt, chat, choice, grammar_spec(constraint(fields)))
 
 
 class StoringWriter:
@@ -162,6 +167,17 @@ async def delete_response(request: Request) -> Response:
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
+async def cancel_response(request: Request) -> Response:
+    """POST /v1/responses/{response_id}/cancel: of OpenAI's, those in the background are."""
+    response_id = request.path_params["response_id"]
+    await _stored(request, response_id)
+    raise bad_request(
+        f"the response {response_id[:200]!r} has ended: only what runs in the background can be cancelled, and "
+        "responses here do not (POST /v1/programs with background does)",
+        code="invalid_value",
+    )
+
+
 async def _stored(request: Request, response_id: str, status: int = 404) -> StoredResponse:
     """Raises HttpError where there is no such response of the tenant's."""
     store = state_of(request).response_store
@@ -182,7 +198,7 @@ def _not_stored(response_id: str, status: int) -> HttpError:
     )
 
 
-async def _following(request: Request, fields: ResponsesFields, previous: str) -> ResponsesFields:
+async def following(request: Request, fields: ResponsesFields, previous: str) -> ResponsesFields:
     """The same with the conversation that it follows before its input."""
     before = (await _stored(request, previous, 400)).items
     return msgspec.structs.replace(fields, input=[*before, *input_items(fields.input)])

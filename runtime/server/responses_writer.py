@@ -156,12 +156,13 @@ class ResponsesWriter:
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self._head.model,
             "output": list(self._items) if is_over else [],
-            "usage": _usage(self._chat.usage()) if is_over else None,
+            "usage": responses_usage(self._chat.usage()) if is_over else None,
             **self._echoed,
         }
 
 
-def _usage(usage: Usage) -> Event:
+def responses_usage(usage: Usage) -> Event:
+    """The same in the names of responses."""
     details = usage.completion_tokens_details
     reasoning_tokens = 0 if isinstance(details, msgspec.UnsetType) else details.reasoning_tokens
     return {

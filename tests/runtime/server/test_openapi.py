@@ -78,6 +78,12 @@ def test_what_stands_behind_a_question_mark_is_described(server: Served) -> None
     assert kinds["delete"]["application/json"]["schema"]["$ref"].endswith("/ProgramCancelled")
 
 
+def test_what_may_be_one_or_the_other_is_described(server: Served) -> None:
+    answer = server.get("/openapi.json").json()["paths"]["/v1/programs"]["post"]["responses"]["200"]["content"]
+    names = [one["$ref"].rpartition("/")[2] for one in answer["application/json"]["schema"]["anyOf"]]
+    assert names == ["ProgramResult", "ProgramState"]
+
+
 def test_every_route_is_there(server: Served) -> None:
     paths = server.get("/openapi.json").json()["paths"]
     assert {"/v1/completions", "/generate", "/score", "/metrics", "/health", "/abort"} <= set(paths)
