@@ -91,7 +91,8 @@ def rope_launch(
 
 
 def write_kv(k: Tensor, v: Tensor, slots: Tensor, cache: tuple[Tensor, Tensor]) -> Launch:
-    """Put k and v, rope applied, into the cache. Arguments as of ``rope_write_kv``."""
+    """Put k and v, rope applied, into the cache. Arguments as of ``rope_write_kv``; a token whose slot is -1 is
+    not written."""
     for name, x in (("k", k), ("v", v)):
         require_unit_stride(name, x)
     if k.shape != v.shape or cache[0].shape[1:] != k.shape[1:] or cache[0].shape != cache[1].shape:
@@ -288,7 +289,7 @@ def _write_kernel(
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    active = heads < num_heads
+    active = tl.where(slot >= 0, heads, num_heads) < num_heads
     _copy_heads(
         k + token * k_stride_token,
         k_out + slot * k_out_stride_token,

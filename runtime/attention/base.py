@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -35,3 +35,41 @@ class AttentionBackend(Protocol):
         """The attention of one step, to be called once a layer. Rows may share pages, also pages that another
         row of the same step writes: the plan writes the KV of all rows before any row attends."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSize:
+    """What a graph of a decoding step is captured for; steps that are smaller are padded to it."""
+
+    num_rows: int
+    num_items: int
+    """Programs of the attention, by KV head."""
+
+
+class GraphBuffersLike(Protocol):
+    """What the attention of captured decoding steps reads, at addresses that do not change."""
+
+    def load(self, metadata: AttentionMetadata) -> GraphSize | None:
+        """Take in a step of one token a row. None, with nothing changed, where it is too large for a graph or
+        has rows of several tokens."""
+        ...
+
+    def plan(self, size: GraphSize) -> AttentionPlan:
+        """The attention of what is loaded, now and whenever a graph that was captured with it is replayed.
+        Tokens behind those that were loaded are padding: nothing is written for them."""
+        ...
+
+
+@runtime_checkable
+class GraphableAttention(Protocol):
+    """An AttentionBackend whose decoding steps can be captured in a graph."""
+
+    def graph_buffers(self, max_rows: int, max_pages: int) -> GraphBuffersLike: ...
+
+
+@runtime_checkable
+class PlanOfStep(Protocol):
+    """An AttentionPlan that still knows what it was made of."""
+
+    @property
+    def metadata(self) -> AttentionMetadata: ...

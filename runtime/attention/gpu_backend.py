@@ -1,5 +1,9 @@
 """Paged attention through the Triton kernels. Importing it imports triton."""
 
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,9 +19,10 @@ from ramet.kernels.gpu.attention import (
 from ramet.kernels.gpu.attention_tile import SPAN, tile_shape
 from ramet.kernels.gpu.rope import write_kv
 from ramet.runtime.attention.base import AttentionMetadata
+from ramet.runtime.attention.gpu_graph import GpuShape, GraphBuffers, unit_stride
 from ramet.runtime.attention.gpu_layout import GpuLayout, gpu_layout, has_shared_items
 from ramet.runtime.attention.layout import PageSlots, written_slots
-from ramet.runtime.forward import AttentionSpec, KVPool
+from ramet.runtime.forward import AttentionSpec, HostStaging, KVPool, device_copy
 
 
 class GpuAttentionBackend:
@@ -41,10 +46,9 @@ class GpuAttentionBackend:
         """dtype: of the queries. Raises ValueError for heads that ``supports`` denies."""
         tile_shape(head_dim, dtype)
         self._pool = pool
-        self._page_size = page_size
-        self._tile_queries = max_tile_queries(num_heads // num_kv_heads, dtype)
-        self._dtype = dtype
-        self._device = device
+        tile_queries = max_tile_queries(num_heads // num_kv_heads, dtype)
+        self._shape = GpuShape(num_heads, head_dim, page_size, tile_queries, dtype, device)
+        self._staging = HostStaging.of(device)
 
     @staticmethod
     def supports(num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> bool:
@@ -56,43 +60,32 @@ class GpuAttentionBackend:
             return False
         return True
 
+    def graph_buffers(self, max_rows: int, max_pages: int) -> GraphBuffers:
+        """What decoding steps of up to ``max_rows`` rows read when they are computed by a captured graph."""
+        return GraphBuffers(self._pool, self._shape, max_rows=max_rows, max_pages=max_pages)
+
     def plan(self, metadata: AttentionMetadata) -> "GpuAttentionPlan":
-        return GpuAttentionPlan(
-            self._pool,
-            metadata,
-            self._page_size,
-            tile_queries=self._tile_queries,
-            dtype=self._dtype,
-            device=self._device,
-        )
+        return GpuAttentionPlan(self._pool, metadata, self._shape, self._staging)
 
 
 class GpuAttentionPlan:
     """One step's attention; an ``AttentionPlan``."""
 
     def __init__(
-        self,
-        pool: KVPool,
-        metadata: AttentionMetadata,
-        page_size: int,
-        *,
-        tile_queries: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, pool: KVPool, metadata: AttentionMetadata, shape: GpuShape, staging: HostStaging | None
     ) -> None:
         self._pool = pool
-        self._dtype = dtype
+        self._staging = staging
+        self._shape = shape
         self._metadata = metadata
-        self._page_size = page_size
-        self._tile_queries = tile_queries
-        self._device = device
         self._longest = max(metadata.kv_lens)
-        num_pages = -(-self._longest // page_size)
-        self._page_table = torch.from_numpy(metadata.page_table[:, :num_pages]).to(device).contiguous()
-        slots = written_slots(metadata, PageSlots(metadata, page_size))
-        self._written = torch.from_numpy(slots).to(device)
-        # Of the layers with different windows, each made when a layer first needs it.
+        # Made when a layer first needs them: a step that a graph computes needs none.
+        self._indices: tuple[Tensor, Tensor] | None = None
         self._by_window: dict[int | None, _WindowAttention] = {}
+
+    @property
+    def metadata(self) -> AttentionMetadata:
+        return self._metadata
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """See ``AttentionPlan``."""
@@ -103,37 +96,56 @@ class GpuAttentionPlan:
         if attention is None:
             layout = gpu_layout(
                 self._metadata,
-                page_size=self._page_size,
+                page_size=self._shape.page_size,
                 span=SPAN,
-                tile_queries=self._tile_queries,
+                tile_queries=self._shape.tile_queries,
                 sliding_window=window,
             )
-            attention = self._by_window[window] = _WindowAttention(self._metadata, layout, self._device)
+            attention = self._by_window[window] = _WindowAttention(self._metadata, layout, self._to_device)
+        page_table, written = self._on_device()
         cache = self._pool.layer(spec.layer_id)
         given = q.dtype
         # A tile's rows depend on the dtype, and the layout on the tile.
-        q, k, v = _unit_stride(q.to(self._dtype)), _unit_stride(k), _unit_stride(v)
-        write_kv(k, v, self._written, cache).run()
-        op = AttentionOp(self._page_size, spec.scale, window, spec.softcap)
-        return attention.attend(q, cache, self._page_table, op).to(given)
+        q, k, v = unit_stride(q.to(self._shape.dtype)), unit_stride(k), unit_stride(v)
+        write_kv(k, v, written, cache).run()
+        op = AttentionOp(self._shape.page_size, spec.scale, window, spec.softcap)
+        return attention.attend(q, cache, page_table, op).to(given)
+
+    def _on_device(self) -> tuple[Tensor, Tensor]:
+        """The page table and the slots that are written."""
+        if self._indices is None:
+            num_pages = -(-self._longest // self._shape.page_size)
+            slots = written_slots(self._metadata, PageSlots(self._metadata, self._shape.page_size))
+            table = self._to_device(self._metadata.page_table[:, :num_pages])
+            self._indices = table, self._to_device(slots)
+        return self._indices
+
+    def _to_device(self, array: npt.NDArray[np.generic]) -> Tensor:
+        return device_copy(array, self._shape.device, self._staging)
 
 
 class _WindowAttention:
     """The index tensors of the layers with one sliding window."""
 
-    def __init__(self, metadata: AttentionMetadata, layout: GpuLayout, device: torch.device) -> None:
+    def __init__(
+        self,
+        metadata: AttentionMetadata,
+        layout: GpuLayout,
+        to_device: Callable[[npt.NDArray[np.generic]], Tensor],
+    ) -> None:
         self._num_partials = layout.num_partials
-        self._folds = torch.from_numpy(layout.folds).to(device)
-        self._tiles = torch.from_numpy(layout.tiles).to(device)
-        self._items = torch.from_numpy(layout.items).to(device)
-        self._pairs = torch.from_numpy(layout.pairs).to(device)
         self._kv_lens = None
+        folds = layout.folds
         if max(metadata.query_lens) == 1 and not has_shared_items(layout):
             # Nothing to share: the kernel that finds a row's spans by itself reads no items.
-            self._kv_lens = torch.tensor(metadata.kv_lens, dtype=torch.int32).to(device)
-            self._max_spans = int(layout.folds[:, 2].max())
-            self._num_partials = len(layout.folds) * self._max_spans
-            self._folds[:, 1] = self._folds[:, 0] * self._max_spans
+            self._kv_lens = to_device(np.array(metadata.kv_lens, dtype=np.int32))
+            self._max_spans = int(folds[:, 2].max())
+            self._num_partials = len(folds) * self._max_spans
+            folds = folds.copy()
+            folds[:, 1] = folds[:, 0] * self._max_spans
+        self._folds, self._tiles = to_device(folds), to_device(layout.tiles)
+        if self._kv_lens is None:
+            self._items, self._pairs = to_device(layout.items), to_device(layout.pairs)
 
     def attend(self, q: Tensor, cache: tuple[Tensor, Tensor], page_table: Tensor, op: AttentionOp) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -149,7 +161,3 @@ class _WindowAttention:
             tree_attention(q, cache, page_table, self._items, self._pairs, partials, op).run()
         fold_partials(partials, self._folds, out).run()
         return out
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

@@ -18,6 +18,7 @@ from ramet.runtime.attention import (
     NativeAttentionBackend,
     TorchAttentionBackend,
 )
+from ramet.runtime.attention.base import GraphableAttention
 from ramet.runtime.cache import EvictionPolicy, LfuEviction, PageAllocator, ProgramLruEviction, RadixCache
 from ramet.runtime.engine.answer_checks import AnswerChecks
 from ramet.runtime.engine.client import EngineInfo
@@ -25,6 +26,8 @@ from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import BuiltEngine, EngineCore
 from ramet.runtime.engine.threads import choose_threads
 from ramet.runtime.env import environment
+from ramet.runtime.executor.decode_graphs import DecodeGraphs
+from ramet.runtime.executor.graphs import CudaGraphCapture
 from ramet.runtime.executor.model_runner import HeadApart, ModelRunner, RunnerConfig
 from ramet.runtime.executor.pool import kv_bytes_per_token, kv_pool_size
 from ramet.runtime.forward import DeviceKVPool
@@ -137,7 +140,24 @@ def _runner(config: EngineConfig, loaded: LoadedModel, num_pages: int, context_l
         max_tokens_per_request=min(context_length, num_pages * config.page_size),
         page_size=config.page_size,
     )
-    return ModelRunner(loaded.model, _attention(config, loaded, pool), sizes, loaded.device)
+    attention = _attention(config, loaded, pool)
+    return ModelRunner(loaded.model, attention, sizes, loaded.device, graphs=_graphs(loaded, attention, sizes))
+
+
+def _graphs(loaded: LoadedModel, attention: AttentionBackend, sizes: RunnerConfig) -> DecodeGraphs | None:
+    """For models of our own on CUDA: what others do on the host in a step, a graph would not repeat."""
+    if loaded.device.type != "cuda" or not isinstance(attention, GraphableAttention):
+        return None
+    if not isinstance(loaded.model, HeadApart):
+        return None
+    return DecodeGraphs(
+        loaded.model,
+        attention,
+        CudaGraphCapture(loaded.device),
+        loaded.device,
+        max_rows=sizes.max_running_requests,
+        max_pages=-(-sizes.max_tokens_per_request // sizes.page_size),
+    )
 
 
 def _attention(config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool) -> AttentionBackend:

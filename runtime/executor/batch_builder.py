@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from ramet.runtime.attention.base import AttentionBackend, AttentionMetadata
-from ramet.runtime.forward import ForwardBatch
+from ramet.runtime.forward import ForwardBatch, HostStaging, device_copy
 from ramet.runtime.scheduler.batch import BatchRow
 
 IntArray = npt.NDArray[np.int64]
@@ -69,6 +69,7 @@ class BatchBuilder:
         self._attention = attention
         self._page_size = page_size
         self._device = device
+        self._staging = HostStaging.of(device)
         self._pages = np.zeros((max_running_requests, max_pages_per_request), dtype=np.int32)
         self._num_pages = np.zeros(max_running_requests, dtype=np.int64)
 
@@ -125,7 +126,7 @@ class BatchBuilder:
             )
 
     def _tensor(self, array: IntArray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+        return device_copy(array, self._device, self._staging)
 
 
 def _positions(starts: IntArray, lens: Sequence[int]) -> IntArray:

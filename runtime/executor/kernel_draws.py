@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ramet.kernels.dispatch import triton_module
-from ramet.runtime.executor.host_staging import HostStaging
+from ramet.runtime.forward import HostStaging, device_copy
 from ramet.runtime.protocol import SamplingParams
 
 _WORD = (1 << 64) - 1
@@ -68,14 +68,9 @@ class KernelDraws:
             numbers,
             np.ascontiguousarray(small[:, 1]),
         )
-        tensors = [self._to(array, logits.device) for array in arrays]
+        tensors = [device_copy(array, logits.device, self.staging) for array in arrays]
         chosen: Tensor = self.kernels.draw_tokens(logits, self.kernels.DrawParams(*tensors))
         return chosen
-
-    def _to(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: torch.device) -> Tensor:
-        if self.staging is None:
-            return torch.from_numpy(array).to(device)
-        return self.staging.to_device(array)
 
 
 def kernel_draws_for(device: torch.device) -> KernelDraws | None:

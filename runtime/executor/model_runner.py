@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ramet.runtime.attention.base import AttentionBackend
 from ramet.runtime.executor.batch_builder import BatchBuilder, BuiltBatch
+from ramet.runtime.executor.decode_graphs import DecodeGraphs
 from ramet.runtime.executor.hidden_states import with_hidden_states
 from ramet.runtime.executor.host_memory import keep_freed_memory
 from ramet.runtime.executor.logprobs import target_logprobs, token_logprobs
@@ -69,7 +70,10 @@ class ModelRunner:
         config: RunnerConfig,
         device: torch.device,
         sampler: Sampler | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
+        """graphs: of the same model and attention; None: every step runs as it is."""
+        self._graphs = graphs
         self._model = model
         self._config = config
         self._device = device
@@ -152,7 +156,8 @@ class ModelRunner:
         if has_pooled:
             forward = replace(forward, logit_indices=forward.logit_indices[:num_logits])
         if num_logits <= self._positions_at_once:
-            logits = model.forward(forward)
+            captured = None if self._graphs is None or not _is_decode(built) else self._graphs.run(forward)
+            logits = model.forward(forward) if captured is None else captured
             return lambda first, end: logits[first:end], None
         return lambda first, end: model.forward(
             replace(forward, logit_indices=forward.logit_indices[first:end])
@@ -259,3 +264,9 @@ class ModelRunner:
             rows = range(chunk.stop - chunk.start)
             found = token_logprobs(part, rows, ids[chunk], counts[chunk], self._sampler.ops)
             yield from (None if row in broken else entry for row, entry in zip(rows, found, strict=True))
+
+
+def _is_decode(built: BuiltBatch) -> bool:
+    """One token a row, each sampled from."""
+    num_tokens = built.forward.input_ids.shape[0]
+    return built.num_sampled == built.num_logits == num_tokens == len(built.sampling_rows)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ramet.kernels import apply_bitmask
-from ramet.runtime.executor.host_staging import HostStaging
+from ramet.runtime.forward import HostStaging, device_copy
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -129,10 +129,7 @@ class DeviceRows:
         return ids.cpu().numpy(), values.cpu().numpy()
 
     def disallow(self, logits: Tensor, first: int, mask: npt.NDArray[np.int32]) -> None:
-        if self._staging is None:
-            words = torch.from_numpy(np.ascontiguousarray(mask)).to(logits.device)
-        else:
-            words = self._staging.to_device(mask)
+        words = device_copy(mask, logits.device, self._staging)
         apply_bitmask(logits, first, words)
 
     def kth_largest_bounds(self, logits: Tensor, rows: Sequence[int], ks: Sequence[int]) -> FloatArray:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ramet.runtime.executor.host_staging import HostStaging, torch_dtype
+from ramet.runtime.forward.host_staging import HostStaging, device_copy, torch_dtype
 
 CPU = torch.device("cpu")
 
@@ -88,3 +88,13 @@ def test_on_a_gpu() -> None:
     for number in range(20):
         array = np.full(1 + number, number, dtype=np.int32)
         assert staging.to_device(array).tolist() == array.tolist()
+
+
+def test_a_cpu_needs_no_copies() -> None:
+    assert HostStaging.of(CPU) is None
+    assert isinstance(HostStaging.of(torch.device("cuda")), HostStaging)
+    array = np.arange(12, dtype=np.int32).reshape(3, 4)[:, 1:3]
+    for staging in (None, HostStaging(CPU, CountedMemory())):
+        copied = device_copy(array, CPU, staging)
+        assert copied.is_contiguous()
+        assert copied.tolist() == array.tolist()

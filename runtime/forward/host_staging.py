@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-NUM_BUFFERS = 8
-"""Copies that may be on their way at once: a step makes a few small ones."""
+NUM_BUFFERS = 32
+"""Copies that may be on their way at once: a step makes up to a dozen."""
 
 
 class Moment(Protocol):
@@ -64,6 +64,11 @@ class HostStaging:
         self._in_use: list[Moment | None] = [None] * num_buffers
         self._next = 0
 
+    @classmethod
+    def of(cls, device: torch.device) -> "HostStaging | None":
+        """None on a CPU, where nothing has to be copied."""
+        return None if device.type == "cpu" else cls(device)
+
     def to_device(self, array: npt.NDArray[np.generic]) -> Tensor:
         """A contiguous tensor on the device; ``array`` may change once this returns."""
         target = torch.empty(array.shape, dtype=torch_dtype(array), device=self._device)
@@ -93,3 +98,10 @@ class HostStaging:
 
 def torch_dtype(array: npt.NDArray[np.generic]) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype=array.dtype)).dtype
+
+
+def device_copy(array: npt.NDArray[np.generic], device: torch.device, staging: HostStaging | None) -> Tensor:
+    """A contiguous tensor of the array on the device; without ``staging`` it may share its memory."""
+    if staging is None:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    return staging.to_device(array)
