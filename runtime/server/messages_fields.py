@@ -9,8 +9,10 @@ from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.chat_fields import ChatFields
 from ramet.runtime.server.shared_fields import SamplingFields
 from ramet.runtime.server.tools.definitions import ToolChoice, tool_choice
+from ramet.runtime.tokenizer.chat_messages import TEXT_ALONE
 
 Message = dict[str, Any]
+_MEDIA = ("image", "document", "audio", "video")
 
 
 class MessagesFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,16 +110,16 @@ def _turns(message: Mapping[str, Any], where: str) -> Iterator[Message]:
                 function = {"name": name, "arguments": block.get("input") or {}}
                 calls.append({"id": id, "type": "function", "function": function})
             case {"type": "tool_result", "tool_use_id": id} if role == "user":
-                yield {"role": "tool", "tool_call_id": id, "content": _text(block.get("content") or "", at)}
+                yield {
+                    "role": "tool",
+                    "tool_call_id": id,
+                    "content": _text(block.get("content") or "", f"{at}.content"),
+                }
             case {"type": "thinking" | "redacted_thinking"} if role == "assistant":
                 # Templates leave the reasoning of earlier turns out.
                 continue
             case _:
-                kind = block.get("type") if isinstance(block, dict) else block
-                _fail(
-                    f"{at}.type",
-                    f"is {str(kind)[:80]!r}, which {role} messages cannot have here, or is not whole",
-                )
+                _refuse(block, at, f"{role} messages")
     if calls:
         yield {"role": role, "content": "".join(texts) or None, "tool_calls": calls}
     elif texts or role == "assistant" or not content:
@@ -127,11 +129,23 @@ def _turns(message: Mapping[str, Any], where: str) -> Iterator[Message]:
 def _text(content: object, where: str) -> str:
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else []
-    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    if not isinstance(content, list) or len(texts) < len(parts):
+    if not isinstance(content, list):
         _fail(where, "must be a text or a list of text blocks")
+    texts = []
+    for index, block in enumerate(content):
+        match block:
+            case {"type": "text", "text": str() as text}:
+                texts.append(text)
+            case _:
+                _refuse(block, f"{where}[{index}]", where.rpartition(".")[2])
     return "".join(texts)
+
+
+def _refuse(block: object, where: str, place: str) -> NoReturn:
+    kind = block.get("type") if isinstance(block, dict) else block
+    if kind in _MEDIA:
+        _fail(f"{where}.type", f"is {kind!r}: {TEXT_ALONE}")
+    _fail(f"{where}.type", f"is {str(kind)[:80]!r}, which {place} cannot have here, or is not whole")
 
 
 def _thinking(wanted: Mapping[str, Any] | None, *, reads_thinking: bool) -> dict[str, Any] | None:

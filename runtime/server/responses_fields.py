@@ -9,9 +9,10 @@ import msgspec
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.chat_fields import ChatFields
 from ramet.runtime.server.compaction import PREAMBLE, unpacked
-from ramet.runtime.server.errors import bad_request
+from ramet.runtime.server.errors import HttpError, bad_request
 from ramet.runtime.server.shared_fields import ConstraintFields, is_one_of
 from ramet.runtime.server.tools.definitions import ToolChoice, tool_choice
+from ramet.runtime.tokenizer.chat_messages import TEXT_ALONE
 
 Message = dict[str, Any]
 
@@ -37,6 +38,9 @@ REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
 }
 """Parameters that are not honoured: the values that ask for nothing, and what to do instead."""
 
+
+_ROLES = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = ("input_text", "output_text", "text")
 
 STORED = frozenset(("store", "previous_response_id"))
 """Honoured where responses are stored."""
@@ -150,6 +154,20 @@ def constraint(fields: ResponsesFields) -> ConstraintFields:
     return ConstraintFields(response_format={"type": "json_schema", "json_schema": inner})
 
 
+def in_our_names(error: HttpError) -> HttpError:
+    """An error of ``constraint``'s result with the names that the client has written."""
+    detail = error.detail
+
+    def renamed(text: str) -> str:
+        for theirs in ("response_format.json_schema", "response_format"):
+            text = text.replace(theirs, "text.format")
+        return text
+
+    param = None if detail.param is None else renamed(detail.param)
+    detail = msgspec.structs.replace(detail, message=renamed(detail.message), param=param)
+    return HttpError(error.status, detail, error.headers)
+
+
 def chosen_tools(fields: ResponsesFields) -> ToolChoice:
     """Raises InvalidRequestError for tools that run at OpenAI's, and for a choice that is none."""
     tools = [_nested(tool) for tool in fields.tools or ()]
@@ -172,6 +190,8 @@ def _nested(tool: Mapping[str, Any]) -> dict[str, Any]:
 def _add(messages: list[Message], item: Mapping[str, Any], where: str) -> None:
     match item:
         case {"role": role, "content": content} if item.get("type", "message") == "message":
+            if role not in _ROLES:
+                _fail(f"{where}.role", f"is {str(role)[:80]!r}; it must be one of {', '.join(_ROLES)}")
             messages.append({"role": role, "content": _content(content, f"{where}.content")})
         case {"type": "function_call", "call_id": id, "name": str() as name, "arguments": str() as arguments}:
             call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -192,7 +212,7 @@ def _add(messages: list[Message], item: Mapping[str, Any], where: str) -> None:
             return
         case _:
             kind = item.get("type", item.get("role"))
-            _fail(where, f"is a {str(kind)[:80]!r} that is not supported here, or not whole")
+            _fail(where, f"is a {str(kind)[:80]!r} that is not supported here, or not whole; leave it out")
 
 
 def _content(content: object, where: str) -> str:
@@ -209,8 +229,14 @@ def _texts(content: object, where: str) -> Iterator[str]:
             case {"type": "refusal", "refusal": str() as text}:
                 yield text
             case _:
-                kind = part.get("type") if isinstance(part, dict) else part
-                _fail(f"{where}[{index}]", f"is a {str(kind)[:80]!r}; this model takes text")
+                if not isinstance(part, dict):
+                    _fail(
+                        f"{where}[{index}]", f"is {str(part)[:80]!r}; it must be a part with a type and a text"
+                    )
+                kind = part.get("type")
+                if kind in _TEXT_PARTS:
+                    _fail(f"{where}[{index}].text", f"is {str(part.get('text'))[:80]!r}; it must be a text")
+                _fail(f"{where}[{index}].type", f"is {str(kind)[:80]!r}; it must be 'input_text': {TEXT_ALONE}")
 
 
 def _fail(field: str, message: str) -> NoReturn:

@@ -24,6 +24,7 @@ from ramet.runtime.server.responses_fields import (
     chosen_tools,
     constraint,
     conversation,
+    in_our_names,
     input_items,
     without_refused,
 )
@@ -40,6 +41,8 @@ RENAMED = {
     "prompts": "input",
     "messages": "input",
     "grammar": "text.format",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
 }
 
 
@@ -110,12 +113,16 @@ async def responses(request: Request) -> Response:
 
 
 async def prompt_of(state: ServerState, fields: ResponsesFields) -> ChatPrompt:
-    """Raises InvalidRequestError for what is wrong with the input, the tools or the constraint."""
+    """Raises InvalidRequestError or HttpError for what is wrong with the input, the tools or the constraint."""
     if isinstance(fields.input, list):
         state.prompt_size.check_turns(fields.input, "input")
     state.prompt_size.check([fields.input, fields.instructions, fields.tools], "input")
     chat, choice = conversation(fields), chosen_tools(fields)
-    return await asyncio.to_thread(state.chat_model.prompt, chat, choice, grammar_spec(constraint(fields)))
+    try:
+        wanted = grammar_spec(constraint(fields))
+    except HttpError as error:
+        raise in_our_names(error) from None
+    return await asyncio.to_thread(state.chat_model.prompt, chat, choice, wanted)
 
 
 class StoringWriter:

@@ -12,6 +12,8 @@ Message = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _MAY_LACK_CONTENT = ("assistant", "tool")
+TEXT_ALONE = "this model takes text alone; say in words what is in it, or leave it out"
+"""Of an image, a sound or a file: what every dialect is told."""
 
 
 class ToolArguments(dict[str, Any]):
@@ -84,7 +86,7 @@ def _part_text(part: object, where: str) -> str:
     if not isinstance(part, Mapping):
         _fail(where, f'is {_shown(part)}; it must be {{"type": "text", "text": ...}}')
     if part.get("type") != "text":
-        _fail(f"{where}.type", f"is {_shown(part.get('type'))}; this model takes parts of type 'text' only")
+        _fail(f"{where}.type", f"is {_shown(part.get('type'))}; it must be 'text': {TEXT_ALONE}")
     text = part.get("text")
     if not isinstance(text, str):
         _fail(f"{where}.text", f"is {_shown(text)}; it must be a string")

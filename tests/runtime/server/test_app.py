@@ -54,6 +54,109 @@ def test_what_openais_client_can_ask_for_and_is_not_here_says_what_is() -> None:
             client.models.delete("speaking")
 
 
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+CHAT_IMAGE = {"type": "image_url", "image_url": {"url": IMAGE}}
+INPUT_IMAGE = {"type": "input_image", "image_url": IMAGE}
+BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+
+
+def said(role: str, *parts: object) -> dict[str, Any]:
+    return {"role": role, "content": list(parts)}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "value"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [said("user", {"type": "text", "text": "What is it?"}, CHAT_IMAGE)]},
+            "messages[0].content[1].type",
+            "image_url",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{**said("tool", CHAT_IMAGE), "tool_call_id": "1"}]},
+            "messages[0].content[0].type",
+            "image_url",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [said("user", {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}})]},
+            "messages[0].content[0].type",
+            "input_audio",
+        ),
+        ("/v1/responses", {"input": [said("user", INPUT_IMAGE)]}, "input[0].content[0].type", "input_image"),
+        (
+            "/v1/responses",
+            {"input": [said("user", {"type": "input_file", "file_id": "file-1"})]},
+            "input[0].content[0].type",
+            "input_file",
+        ),
+        (
+            "/v1/responses",
+            {"input": [{"type": "function_call_output", "call_id": "1", "output": [INPUT_IMAGE]}]},
+            "input[0].output[0].type",
+            "input_image",
+        ),
+        (
+            "/v1/responses/input_tokens",
+            {"input": [said("user", INPUT_IMAGE)]},
+            "input[0].content[0].type",
+            "input_image",
+        ),
+        (
+            "/v1/messages",
+            {"messages": [said("user", BLOCK)], "max_tokens": 5},
+            "messages[0].content[0].type",
+            "image",
+        ),
+        (
+            "/v1/messages",
+            {
+                "messages": [said("user", {"type": "tool_result", "tool_use_id": "1", "content": [BLOCK]})],
+                "max_tokens": 5,
+            },
+            "messages[0].content[0].content[0].type",
+            "image",
+        ),
+        (
+            "/v1/messages",
+            {"messages": [said("user", {**BLOCK, "type": "document"})], "max_tokens": 5},
+            "messages[0].content[0].type",
+            "document",
+        ),
+        (
+            "/v1/messages",
+            {"system": [{**BLOCK, "text": "x"}], "messages": [said("user")], "max_tokens": 5},
+            "system[0].type",
+            "image",
+        ),
+        (
+            "/v1/messages/count_tokens",
+            {"messages": [said("user", BLOCK)]},
+            "messages[0].content[0].type",
+            "image",
+        ),
+        ("/encode_chat", {"messages": [said("user", CHAT_IMAGE)]}, "messages[0].content[0].type", "image_url"),
+        (
+            "/generate",
+            {"input": {"messages": [said("user", CHAT_IMAGE)]}},
+            "messages[0].content[0].type",
+            "image_url",
+        ),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name_in_every_dialect(
+    server: Served, path: str, body: dict[str, Any], field: str, value: str
+) -> None:
+    answer = server.post(path, body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["message"].startswith(f"{field} is {value!r}"), error
+    assert error["message"].endswith("this model takes text alone; say in words what is in it, or leave it out")
+    assert error.get("param", field) == field
+
+
 def test_the_model_has_to_be_named(server: Served) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "say:x"}]},

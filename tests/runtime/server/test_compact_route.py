@@ -83,7 +83,7 @@ def test_a_stored_conversation_is_made_short(client: openai.OpenAI) -> None:
         ({"model": "other", "input": "x"}, "model"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "input[0].content[0]",
+            "input[0].content[0].type",
         ),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].encrypted_content"),
         ({"input": [{"type": "compaction"}]}, "input[0]"),
