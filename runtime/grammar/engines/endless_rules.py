@@ -1,29 +1,35 @@
-"""Rules of a grammar that no finite text matches, such as ``root ::= root "a"``.
+"""Rules of a grammar that no finite text matches, such as ``root ::= root "a"``, or only absurdly long ones.
 
-Engines take long to see it, or never do: an output would go on until its last token. A rule is found endless
-only where its text says so; what is not understood here (terminals, templates, embedded grammars) is taken to
-end.
+Engines take long to see the one, or never do, and write out the other: of twenty rules of which each is twice
+the next the first has a million characters, of forty a million times as many. A rule is found endless or long
+only where its text says so: what is not understood here (templates, regular expressions, embedded grammars) is
+taken to end, and to be empty.
 """
 
+import heapq
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ramet.runtime.protocol import InvalidRequestError
 
 _GBNF = re.compile(
     r"""(?P<skip>\#[^\n]*|\s+)
-    |(?P<item>"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\])
+    |(?P<text>"(?:[^"\\]|\\.)*")
+    |(?P<character>\[(?:[^\]\\]|\\.)*\]|\.)
     |(?P<rule>[\w-]+(?=\s*::=))
     |(?P<name>[\w-]+)
     |(?P<count>[*?+]|\{[^{}]*\})
     |(?P<mark>::=|[|()])
-    |(?P<item2>.)""",
+    |(?P<item>.)""",
     re.VERBOSE | re.DOTALL,
 )
 _LARK = re.compile(
     r"""(?P<skip>(?://|\#)[^\n]*|->\s*\w+|\s+)
-    |(?P<item>"(?:[^"\\\n]|\\.)*"i?|/(?![/*])(?:[^/\\\n]|\\.)+/\w*|\[[^\]\n]*\]|<[^<>\s]*>)
+    |(?P<character>"(?:[^"\\\n]|\\.)*"\s*\.\.\s*"(?:[^"\\\n]|\\.)*")
+    |(?P<text>"(?:[^"\\\n]|\\.)*"i?)
+    |(?P<item>/(?![/*])(?:[^/\\\n]|\\.)+/\w*|\[[^\]\n]*\]|<[^<>\s]*>)
     |(?P<document>%(?:json|llguidance|lark|regex)\s*(?=\{))
     |(?P<line>%[^\n]*)
     |(?P<rule>[?!]?[a-zA-Z_]\w*(?=(?:\[[^\]\n]*\]|\.\d+)*\s*:))
@@ -35,34 +41,43 @@ _LARK = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _LOWEST = re.compile(r"[{~]\s*(\d*)")
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+MAX_SHORTEST = 150_000
+"""Characters of the shortest text of a rule, or of one of its alternatives: more than a model writes."""
+_SATURATED = 10**15
 
 
 @dataclass(slots=True)
 class _Alternative:
-    """``needed``: rules that must end for it to end; ``optional``: rules in it that may be left out."""
+    """``needed``: rules that must end for it to end, and how often each stands in it; ``optional``: rules in it
+    that may be left out; ``length``: of what it writes itself, characters."""
 
-    needed: set[str] = field(default_factory=set)
+    needed: Counter[str] = field(default_factory=Counter)
     optional: set[str] = field(default_factory=set)
+    length: int = 0
 
 
 Rules = dict[str, list[_Alternative]]
 """By name. A group is a rule of its own, its name that of its rule, a space and a number."""
+_Last = str | int | None
+"""What stands before a count: a rule's name, or a text's length; None: what has no say here."""
 
 
 def check_ends(grammar: str, syntax: str) -> None:
-    """Raises InvalidRequestError where a rule that the start leads to matches no finite text.
+    """Raises InvalidRequestError where a rule that the start leads to matches no finite text, or an alternative
+    only texts of more than MAX_SHORTEST characters.
 
     ``syntax``: gbnf or lark. Takes time in proportion to the grammar's length.
     """
     rules = _read(grammar, _GBNF if syntax == "gbnf" else _LARK)
-    ending = _ending(rules)
+    shortest = _shortest(rules)
     stack = ["root" if syntax == "gbnf" else "start"]
     reached = set(stack)
     while stack:
         rule = stack.pop()
         if rule not in rules:
             continue
-        if rule not in ending and " " not in rule:
+        if rule not in shortest and " " not in rule:
             # A group is endless for a rule in it, or around it.
             raise InvalidRequestError(
                 f"the rule {rule[:80]} of the grammar matches no finite text: all of its "
@@ -70,16 +85,33 @@ def check_ends(grammar: str, syntax: str) -> None:
                 field="grammar",
             )
         for alternative in rules[rule]:
-            new = (alternative.needed | alternative.optional) - reached
+            _check_length(rule, alternative, shortest)
+            new = (alternative.needed.keys() | alternative.optional) - reached
             reached |= new
             stack += sorted(new)
+
+
+def _check_length(rule: str, alternative: _Alternative, shortest: dict[str, int]) -> None:
+    length = alternative.length + sum(shortest.get(name, 0) * n for name, n in alternative.needed.items())
+    if length <= MAX_SHORTEST:
+        return
+    # The innermost rule that is too long tells most.
+    long = next((name for name in alternative.needed if shortest.get(name, 0) > MAX_SHORTEST), None)
+    if long is not None:
+        return
+    count = f"at least {length:,}" if length < _SATURATED else "astronomically many"
+    raise InvalidRequestError(
+        f"the rule {rule.partition(' ')[0][:80]} of the grammar asks for {count} characters in one of its "
+        f"alternatives; the limit is {MAX_SHORTEST:,}: lower its repetitions, or those of the rules in it",
+        field="grammar",
+    )
 
 
 def _read(grammar: str, pieces: "re.Pattern[str]") -> Rules:
     """The rules; none of them where a definition is of a form that is not known here."""
     rules: Rules = {}
     groups: list[str] = []
-    last: str | None = None
+    last: _Last = None
     in_head = False
     at = 0
     while at < len(grammar):
@@ -105,27 +137,41 @@ def _read(grammar: str, pieces: "re.Pattern[str]") -> Rules:
     return rules
 
 
-def _take(rules: Rules, groups: list[str], text: str, kind: str | None, last: str | None) -> str | None:
-    """Enter one piece of a rule's right side. ``last``: the rule or group just before it, of which a count
-    would be; answers that for the piece behind."""
+def _take(rules: Rules, groups: list[str], text: str, kind: str | None, last: _Last) -> _Last:
+    """Enter one piece of a rule's right side. ``last``: what is just before it, of which a count would be;
+    answers that for the piece behind."""
     here = rules[groups[-1]]
     if kind == "name":
-        is_new = text not in here[-1].needed
-        here[-1].needed.add(text)
-        return text if is_new else None
-    if kind == "count" and last is not None and _may_be_none(text):
-        here[-1].needed.discard(last)
-        here[-1].optional.add(last)
+        here[-1].needed[text] += 1
+        return text
+    if kind in ("text", "character"):
+        length = 1 if kind == "character" else len(_ESCAPE.sub("x", text[1 : text.rindex('"')]))
+        here[-1].length += length
+        return length
+    if kind == "count" and last is not None:
+        _repeat(here[-1], last, _lowest(text))
     elif text == "|":
         here.append(_Alternative())
     elif text == "(":
         group = f"{groups[0]} {len(rules)}"
-        here[-1].needed.add(group)
+        here[-1].needed[group] += 1
         groups.append(group)
         rules[group] = [_Alternative()]
     elif text == ")" and len(groups) > 1:
         return groups.pop()
     return None
+
+
+def _repeat(alternative: _Alternative, last: str | int, lowest: int) -> None:
+    """What stands last in ``alternative`` is there ``lowest`` times at least."""
+    if isinstance(last, int):
+        alternative.length = min(alternative.length + last * (lowest - 1), _SATURATED)
+        return
+    alternative.needed[last] += lowest - 1
+    if not lowest:
+        alternative.optional.add(last)
+        if not alternative.needed[last]:
+            del alternative.needed[last]
 
 
 def _behind_document(grammar: str, at: int) -> int:
@@ -136,33 +182,38 @@ def _behind_document(grammar: str, at: int) -> int:
         return at
 
 
-def _may_be_none(count: str) -> bool:
+def _lowest(count: str) -> int:
     if count in "*?+":
-        return count != "+"
+        return int(count == "+")
     lowest = _LOWEST.match(count)
-    return lowest is None or not lowest.group(1).strip("0")
+    digits = "" if lowest is None else lowest.group(1).lstrip("0")
+    return int(digits[:10]) if digits else 0
 
 
-def _ending(rules: Rules) -> set[str]:
-    """Those that match a finite text; by the number of names that each alternative still needs."""
-    waiting: dict[str, list[tuple[str, list[int]]]] = {}
-    done: list[str] = []
+def _shortest(rules: Rules) -> dict[str, int]:
+    """The length of the shortest text of each rule that matches a finite one: by Knuth's generalisation of
+    Dijkstra's algorithm (1977), the shortest first."""
+    waiting: dict[str, list[tuple[str, int, list[int]]]] = {}
+    found: list[tuple[int, str]] = []
     for rule, alternatives in rules.items():
         for alternative in alternatives:
-            needed = alternative.needed & rules.keys()
-            left = [len(needed)]
+            needed = alternative.needed.keys() & rules.keys()
+            # How many rules it waits for, and its length without them.
+            state = [len(needed), alternative.length]
             for name in needed:
-                waiting.setdefault(name, []).append((rule, left))
+                waiting.setdefault(name, []).append((rule, alternative.needed[name], state))
             if not needed:
-                done.append(rule)
-    ending: set[str] = set()
-    while done:
-        rule = done.pop()
-        if rule in ending:
+                found.append((alternative.length, rule))
+    heapq.heapify(found)
+    shortest: dict[str, int] = {}
+    while found:
+        length, rule = heapq.heappop(found)
+        if rule in shortest:
             continue
-        ending.add(rule)
-        for other, left in waiting.get(rule, ()):
-            left[0] -= 1
-            if not left[0]:
-                done.append(other)
-    return ending
+        shortest[rule] = length
+        for other, count, state in waiting.get(rule, ()):
+            state[0] -= 1
+            state[1] = min(state[1] + count * length, _SATURATED)
+            if not state[0]:
+                heapq.heappush(found, (state[1], other))
+    return shortest

@@ -93,7 +93,7 @@ class SurrogateGuard:
         self._state.undo(num_tokens)
         del self._endings[len(self._endings) - num_tokens :]
 
-    def forced_bytes(self) -> bytes:
+    def forced_bytes(self) -> bytes | None:
         return self._state.forced_bytes()
 
     def copy(self) -> "SurrogateGuard":

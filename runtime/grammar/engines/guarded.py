@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ramet.runtime.grammar.engines.forced_text import forced_by_masks
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.protocol import RequestFailedError
 
@@ -37,8 +38,10 @@ class EngineState(Protocol):
         """Take back the last ``num_tokens`` (at least 1) that were consumed."""
         ...
 
-    def forced_bytes(self) -> bytes:
-        """What every continuation begins with, as far as the engine knows; may be empty."""
+    def forced_bytes(self) -> bytes | None:
+        """What every continuation begins with, as far as the engine knows; may be empty. None: it is not to be
+        asked, and only masks tell.
+        """
         ...
 
     def copy(self) -> "EngineState": ...
@@ -127,7 +130,10 @@ class GuardedMatcher:
 
     def forced_bytes(self) -> bytes:
         """What every continuation begins with, in whatever tokens; empty where nothing is known."""
-        return b"" if self._has_ended else self._state.forced_bytes()
+        if self._has_ended:
+            return b""
+        known = self._state.forced_bytes()
+        return forced_by_masks(self._state, self._spellings) if known is None else known
 
     def is_terminated(self) -> bool:
         return self._has_ended
@@ -158,6 +164,8 @@ class GuardedMatcher:
         if self._state.can_stop():
             return len(self._stops) == 1
         text = self._state.forced_bytes()
+        if text is None:
+            return True
         if not text:
             return False
         tokens = self._spellings.tokens

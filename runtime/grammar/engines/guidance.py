@@ -6,6 +6,7 @@ set them too.
 """
 
 import re
+from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 MAX_ERROR_CHARS = 300
 TRIED_STEPS = 6
 """Masks that are computed before a grammar counts as compiled. One takes some 20 microseconds."""
-_QUOTED_SOURCE = re.compile(r"<state>|\n\s*\d+ \| ")
+_QUOTED_SOURCE = re.compile(r"<state>|<non-verbose/>|\n\s*\d+ \| ")
 """Where a message goes on with the parser's state or the grammar's lines."""
 _LIMIT = re.compile(r"too (?:many|complex|large)|limit|fuel|lexer error", re.IGNORECASE)
 SLICES = (
@@ -78,7 +79,7 @@ class GuidanceBackend:
     def compile_schema(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledGuidance":
         """``plan`` is one whose text llguidance enforces whole."""
         schema = lark_json(plan, schema_policy(max_whitespace), strict=False)
-        return self.compile_lark(f"{HEADER}start: {schema}\n")
+        return self.compile_lark(f"{HEADER}start: {schema}\n", bounds_forced_text=True)
 
     def compile_regex(self, spec: Regex) -> "CompiledGuidance":
         return self._compile_pattern(full_pattern(spec.pattern).text)
@@ -94,22 +95,34 @@ class GuidanceBackend:
 
     def compile_tag(self, document: StructuralDocument, max_whitespace: int) -> "CompiledGuidance":
         policy = schema_policy(max_whitespace)
-        return self.compile_lark(lark_of_structural_tag(document, self._spellings, policy))
+        lark = lark_of_structural_tag(document, self._spellings, policy)
+        return self.compile_lark(lark, bounds_forced_text=not document.has_grammars)
 
-    def compile_lark(self, grammar: str) -> "CompiledGuidance":
-        """A grammar in llguidance's own Lark, taken as it is.
+    def compile_lark(self, grammar: str, *, bounds_forced_text: bool = False) -> "CompiledGuidance":
+        """A grammar in llguidance's own Lark, taken as it is. ``bounds_forced_text``: no lexeme in it can take
+        what the next one needs, so that llguidance may be asked for the text that must come.
 
         Raises:
             UnsupportedConstraintError: llguidance refuses it, or nothing matches it.
+            EngineLimitError: it takes too much.
         """
         from llguidance import LLParserLimits
 
         limits = LLParserLimits(verbose_errors=False)
         matcher = _matcher_type()(self._tokenizer, grammar, log_level=0, limits=limits)
-        # A control token by its id, in a grammar that the caller's own was made into.
-        compiled = CompiledGuidance(matcher, self._spellings, names_control_tokens="<[" in grammar)
+        forced = _Forced.BY_MASKS
+        if bounds_forced_text:
+            # A control token by its id, in a grammar that the caller's own was made into.
+            forced = _Forced.BY_COPY if "<[" in grammar else _Forced.BY_ENGINE
+        compiled = CompiledGuidance(matcher, self._spellings, forced)
         try:
             self._try_out(compiled.matcher())
+        except LimitReachedError as error:
+            raise EngineLimitError(
+                f"the constraint takes more than llguidance's limits allow ({error}); make it smaller: lower "
+                "repetitions, above all those inside of others, and shorten long texts",
+                field="grammar",
+            ) from None
         except RequestFailedError as error:
             raise UnsupportedConstraintError(
                 f"the constraint cannot be enforced by llguidance: {error}", field="grammar"
@@ -149,7 +162,7 @@ class GuidanceBackend:
         return lengths
 
     def _compile_pattern(self, pattern: str) -> "CompiledGuidance":
-        return self.compile_lark(f"{HEADER}start: {lark_regex(pattern)}\n")
+        return self.compile_lark(f"{HEADER}start: {lark_regex(pattern)}\n", bounds_forced_text=True)
 
     @cached_property
     def _tokenizer(self) -> "LLTokenizer":
@@ -167,25 +180,39 @@ class LimitReachedError(RequestFailedError):
     """llguidance gave up: the grammar takes more work, memory or rows than its limits allow."""
 
 
+class EngineLimitError(UnsupportedConstraintError):
+    """The same, when the grammar is compiled. Engines without such limits would take long, or for ever."""
+
+
+class _Forced(Enum):
+    """How the text that must come is found."""
+
+    BY_ENGINE = auto()
+    BY_COPY = auto()
+    """By the engine's copy: where a control token is forced, llguidance finds no token any more once it was
+    asked."""
+    BY_MASKS = auto()
+    """The engine might never answer, nor let another thread run."""
+
+
 class CompiledGuidance:
     """A matcher at the grammar's start, of which each request gets a copy."""
 
-    def __init__(self, start: "LLMatcher", spellings: Spellings, *, names_control_tokens: bool = False) -> None:
+    def __init__(self, start: "LLMatcher", spellings: Spellings, forced: _Forced = _Forced.BY_ENGINE) -> None:
         self._start = start
         self._spellings = spellings
-        self._names_control_tokens = names_control_tokens
+        self._forced = forced
 
     def matcher(self) -> GuardedMatcher:
-        state = GuidanceState(self._start.deep_copy(), names_control_tokens=self._names_control_tokens)
-        return GuardedMatcher(state, self._spellings)
+        return GuardedMatcher(GuidanceState(self._start.deep_copy(), self._forced), self._spellings)
 
 
 class GuidanceState:
     """An EngineState. llguidance raises nothing: after an error its matcher stays in it, so it is asked."""
 
-    def __init__(self, matcher: "LLMatcher", *, names_control_tokens: bool = False) -> None:
+    def __init__(self, matcher: "LLMatcher", forced: _Forced = _Forced.BY_ENGINE) -> None:
         self._matcher = matcher
-        self._names_control_tokens = names_control_tokens
+        self._forced = forced
 
     def consume(self, token_id: int) -> bool:
         if self._matcher.is_stopped():
@@ -207,16 +234,17 @@ class GuidanceState:
         if not self._matcher.rollback(num_tokens):
             raise RequestFailedError(f"llguidance cannot roll back: {self._error()}")
 
-    def forced_bytes(self) -> bytes:
-        # Where a control token is forced, llguidance finds no token any more once it was asked what is.
-        asked = self.copy() if self._names_control_tokens else self
+    def forced_bytes(self) -> bytes | None:
+        if self._forced is _Forced.BY_MASKS:
+            return None
+        asked = self.copy() if self._forced is _Forced.BY_COPY else self
         forced = asked._matcher.compute_ff_bytes()
         asked._check()
         # Behind the mark stands a control token, which is no text.
         return forced.partition(Spellings.MARK)[0]
 
     def copy(self) -> "GuidanceState":
-        return GuidanceState(self._matcher.deep_copy(), names_control_tokens=self._names_control_tokens)
+        return GuidanceState(self._matcher.deep_copy(), self._forced)
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -49,6 +49,9 @@ _GBNF_PIECES = re.compile(
     |(?P<other>[^\#"\[.]+|.)""",
     re.VERBOSE | re.DOTALL,
 )
+_GBNF_GROUPS = re.compile(
+    r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[^{}]*\}|[*?+()]|\s+|[^\s"\[{*?+()]+|.', re.DOTALL
+)
 _GBNF_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ANY_CHARACTER = "[\\x00-\U0010ffff]"
 _UNENFORCED_ATTRIBUTE = re.compile(r"\b(temperature|max_tokens|capture|stop_capture)\b")
@@ -216,7 +219,8 @@ def _lark_of_gbnf(grammar: str) -> str:
             "write the grammar as Lark",
         )
     try:
-        return gbnf_to_lark("".join(_plain_gbnf(grammar))).removeprefix("%llguidance {}")
+        plain = "".join(_plain_gbnf(grammar))
+        return gbnf_to_lark("".join(_kept_groups(plain))).removeprefix("%llguidance {}")
     except RecursionError:
         raise _refused("its groups are nested too deep", "name inner groups as rules") from None
     except Exception as error:  # the converter raises Exception itself for rules that are missing or collide
@@ -245,6 +249,30 @@ def _plain_gbnf(grammar: str) -> Iterator[str]:
                 yield ""
             case _:
                 yield text
+
+
+def _kept_groups(grammar: str) -> list[str]:
+    """The pieces of plain GBNF. A group of one repeated thing that is repeated itself, as in ``("x"?){3}``,
+    gets an empty text before it: the converter would leave its brackets out."""
+    written: list[str] = []
+    groups: list[int] = []
+    closed, last = -1, ""
+    for piece in _GBNF_GROUPS.finditer(grammar):
+        text = piece.group()
+        written.append(text)
+        if text.isspace():
+            continue
+        is_count = text in "*?+" or text[0] == "{"
+        if is_count and closed >= 0:
+            written[closed] = '("" '
+        closed = -1
+        if text == "(":
+            groups.append(len(written) - 1)
+        elif text == ")" and groups:
+            opened = groups.pop()
+            closed = opened if last in ("*", "?", "+") or last.startswith("{") else -1
+        last = text
+    return written
 
 
 def _plain_escape(escape: "re.Match[str]") -> str:

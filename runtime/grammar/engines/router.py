@@ -9,7 +9,7 @@ import msgspec
 
 from ramet.runtime.grammar.backend import Check, CompiledGrammar, GrammarMatcher, Vocabulary
 from ramet.runtime.grammar.choice import ChoiceBackend
-from ramet.runtime.grammar.engines.guidance import GuidanceBackend
+from ramet.runtime.grammar.engines.guidance import EngineLimitError, GuidanceBackend
 from ramet.runtime.grammar.engines.lazy import KINDS, PROBE_BUILDER
 from ramet.runtime.grammar.engines.outlines import OutlinesBackend, outlines_pattern
 from ramet.runtime.grammar.engines.spellings import Spellings
@@ -71,6 +71,13 @@ class EngineRouter:
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises UnsupportedConstraintError: no engine, or not the one that is named, enforces the whole of
         it; for a schema that is not strict, of what is left of it when finished answers are validated."""
+        try:
+            return self._compile(spec)
+        except EngineLimitError as error:
+            raise _plain(error) from None
+
+    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """As ``compile``; raises EngineLimitError besides."""
         match spec:
             case JsonSchema():
                 return self._schema(spec)
@@ -200,7 +207,10 @@ class EngineRouter:
         """Whether llguidance refuses it, and xgrammar may not. What llguidance made of it is kept for
         ``compile``, which comes next."""
         try:
-            compiled = self.compile(msgspec.structs.replace(spec, backend="llguidance"))
+            compiled = self._compile(msgspec.structs.replace(spec, backend="llguidance"))
+        except EngineLimitError as error:
+            # Another engine would not be bounded in what it does about it.
+            raise _plain(error) from None
         except UnsupportedConstraintError:
             return self._is_for_xgrammar(spec)
         with self._tried_lock:
@@ -252,9 +262,16 @@ def _first_of(*attempts: Callable[[], CompiledGrammar]) -> CompiledGrammar:
     for attempt in attempts:
         try:
             return attempt()
+        except EngineLimitError:
+            raise
         except UnsupportedConstraintError as error:
             refusals.append(str(error))
     raise UnsupportedConstraintError("; and ".join(refusals), field="grammar")
+
+
+def _plain(error: EngineLimitError) -> UnsupportedConstraintError:
+    """As callers know it, whichever process they are in."""
+    return UnsupportedConstraintError(str(error), field=error.field)
 
 
 def _cannot(engine: str, what: str) -> UnsupportedConstraintError:

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from ramet.runtime.grammar.backend import NamesControlTokens, Vocabulary
 from ramet.runtime.grammar.token_table import AllowedTokens, TokenTable
 from ramet.runtime.protocol import UnsupportedConstraintError
@@ -64,6 +67,22 @@ class Spellings:
         spelled = self.tokens.bytes_of
         plain = [spelled.get(token_id, b"") for token_id in range(self.vocab_size)]
         return [b"" if self.MARK in text or b"\xfe" in text else text for text in plain]
+
+    @cached_property
+    def first_bytes(self) -> npt.NDArray[np.int16]:
+        """The first byte of each token, -1 where it spells no text; padded to whole words of a mask."""
+        first = np.full(32 * self.num_words, -1, dtype=np.int16)
+        first[: self.vocab_size] = [text[0] if text else -1 for text in self.plain]
+        return first
+
+    @cached_property
+    def byte_tokens(self) -> npt.NDArray[np.int32]:
+        """[256]: a token that spells this byte alone; -1 where there is none."""
+        tokens = np.full(256, -1, dtype=np.int32)
+        for token_id, text in enumerate(self.plain):
+            if len(text) == 1 and token_id not in self.stop_token_ids:
+                tokens[text[0]] = token_id
+        return tokens
 
     def control_token(self, name: object) -> int:
         """The id of a control token by its id or its text.

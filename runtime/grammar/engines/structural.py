@@ -134,12 +134,14 @@ class StructuralDocument:
     root: Format
     plans: tuple[SchemaPlan, ...]
     """Of every JSON region."""
+    has_grammars: bool
+    """Whether a region is in EBNF."""
 
 
 def read_structural_tag(text: str) -> StructuralDocument:
     """Raises InvalidRequestError: it is no structural tag; the message names the place."""
     reader = _Reader()
-    return StructuralDocument(reader.document(text), tuple(reader.plans))
+    return StructuralDocument(reader.document(text), tuple(reader.plans), reader.has_grammars)
 
 
 class _Reader:
@@ -147,11 +149,12 @@ class _Reader:
 
     def __init__(self) -> None:
         self.plans: list[SchemaPlan] = []
+        self.has_grammars = False
         self._readers: dict[str, Callable[[_Fields, int], Format]] = {
             "const_string": lambda fields, _: Const(fields.text("value")),
             "json_schema": lambda fields, _: self._json(fields.take("json_schema"), fields.place),
             "regex": lambda fields, _: Pattern(Regex(fields.text("pattern"))),
-            "grammar": lambda fields, _: _grammar(fields),
+            "grammar": lambda fields, _: self._grammar(fields),
             "any_text": lambda fields, _: AnyText(fields.texts("excludes", ())),
             "token": lambda fields, _: _token(fields),
             "sequence": lambda fields, depth: Sequence(self._elements(fields, depth)),
@@ -210,6 +213,13 @@ class _Reader:
         planned = plan(schema)
         self.plans.append(planned)
         return Json(planned)
+
+    def _grammar(self, fields: "_Fields") -> Grammar:
+        syntax = fields.take("syntax", "auto")
+        if syntax not in ("auto", "ebnf", "gbnf", "lark"):
+            raise _wrong(fields.place, f"syntax is {syntax!r}", "it must be ebnf or lark")
+        self.has_grammars = True
+        return Grammar(Ebnf(fields.text("grammar"), syntax="gbnf" if syntax == "ebnf" else str(syntax)))
 
     def _elements(self, fields: "_Fields", depth: int) -> tuple[Format, ...]:
         elements = fields.list("elements")
@@ -330,13 +340,6 @@ class _Fields:
     def close(self) -> None:
         if self._left:
             raise _wrong(self.place, f"{', '.join(sorted(self._left))} is not known here", "remove it")
-
-
-def _grammar(fields: _Fields) -> Grammar:
-    syntax = fields.take("syntax", "auto")
-    if syntax not in ("auto", "ebnf", "gbnf", "lark"):
-        raise _wrong(fields.place, f"syntax is {syntax!r}", "it must be ebnf or lark")
-    return Grammar(Ebnf(fields.text("grammar"), syntax="gbnf" if syntax == "ebnf" else str(syntax)))
 
 
 def _token(fields: _Fields) -> Token:

@@ -179,8 +179,9 @@ class XgrammarState:
         except RuntimeError as error:
             raise RequestFailedError(f"xgrammar cannot roll back: {_message(error)}") from None
 
-    def forced_bytes(self) -> bytes:
-        return str(self._matcher.find_jump_forward_string()).encode()
+    def forced_bytes(self) -> None:
+        # xgrammar would write the whole of it, of any length.
+        return None
 
     def copy(self) -> "XgrammarState":
         return XgrammarState(self._matcher.fork(), self._spellings)

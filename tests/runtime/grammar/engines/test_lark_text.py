@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ramet.runtime.grammar.engines import EngineRouter
 from ramet.runtime.grammar.engines.lark_text import (
     HEADER,
     gbnf_without_dots,
@@ -13,7 +14,7 @@ from ramet.runtime.grammar.engines.lark_text import (
 )
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, UnsupportedConstraintError
-from tests.runtime.grammar.engines.walking import TINY
+from tests.runtime.grammar.engines.walking import TINY, tiny_takes
 
 SPELLINGS = Spellings(TINY)
 POLICY: dict[str, object] = {"lenient": False}
@@ -111,3 +112,22 @@ def test_a_pattern_is_one_terminal(pattern: str, terminal: str) -> None:
 
 def test_the_empty_pattern() -> None:
     assert lark_regex("") == '""'
+
+
+@pytest.mark.parametrize(
+    ("grammar", "right", "wrong"),
+    [
+        ('root ::= ("x"?){2,3} "y"', ["y", "xy", "xxxy"], ["xxxxy", "x"]),
+        ('root ::= (("x"+){2} "y"?)*', ["", "xx", "xxxyxx"], ["x", "xyxx"]),
+        ('root ::= ((("x"?){0,2}){0,2}){0,2} "y"', ["y", "xxxxxxxxy"], ["xxxxxxxxxy"]),
+        ('root ::= ( [ab]* )+ "y" # ("x"?)*', ["y", "abby"], ["x"]),
+        ('root ::= (a?){2} "(" \na ::= "x" | "?)*" ', ["(", "x?)*(", "xx("], ["xxx("]),
+        ('root ::= ("x" | "z"?){2}', ["", "xz", "z", "zz"], ["xxx"]),
+    ],
+)
+def test_repeated_groups_of_what_is_repeated(
+    tiny_router: EngineRouter, grammar: str, right: list[str], wrong: list[str]
+) -> None:
+    accepts = tiny_takes(tiny_router.compile(Ebnf(grammar, "gbnf", "llguidance")))
+    assert [text for text in right if not accepts(text)] == []
+    assert [text for text in wrong if accepts(text)] == []

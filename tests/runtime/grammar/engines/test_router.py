@@ -13,7 +13,7 @@ from ramet.runtime.grammar.choice import CompiledChoice
 from ramet.runtime.grammar.engines import EngineRouter
 from ramet.runtime.grammar.engines.guidance import CompiledGuidance, GuidanceBackend
 from ramet.runtime.grammar.engines.outlines import CompiledOutlines
-from ramet.runtime.grammar.engines.xgr import CompiledXgrammar
+from ramet.runtime.grammar.engines.xgr import CompiledXgrammar, XgrammarBackend
 from ramet.runtime.protocol import (
     Choice,
     Ebnf,
@@ -168,8 +168,10 @@ def test_what_was_compiled_to_see_whether_it_is_risky_is_not_compiled_again(
     made: list[CompiledGrammar] = []
     compile_lark = GuidanceBackend.compile_lark
 
-    def counted(backend: GuidanceBackend, grammar: str) -> CompiledGuidance:
-        compiled = compile_lark(backend, grammar)
+    def counted(
+        backend: GuidanceBackend, grammar: str, *, bounds_forced_text: bool = False
+    ) -> CompiledGuidance:
+        compiled = compile_lark(backend, grammar, bounds_forced_text=bounds_forced_text)
         made.append(compiled)
         return compiled
 
@@ -212,3 +214,22 @@ def test_what_outlines_never_does_needs_no_probe(spec: GrammarSpec) -> None:
     assert not router.needs_probe(spec)
     with pytest.raises(UnsupportedConstraintError, match="outlines"):
         router.compile(spec)
+
+
+@pytest.mark.parametrize("last", ['"q"?', '"q"*', '("q" | "ww")?'])
+def test_what_is_too_much_for_the_bounded_engine_goes_to_no_other(
+    last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules that double and may be empty: whoever writes them out never ends."""
+    router = EngineRouter(TINY)
+    monkeypatch.setattr(XgrammarBackend, "compile_ebnf", lambda *_: pytest.fail("xgrammar was asked"))
+    rules = "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(40))
+    spec = Ebnf(f"root ::= r0\n{rules}\nr40 ::= {last}")
+    for ask in (router.needs_probe, router.compile):
+        with pytest.raises(UnsupportedConstraintError, match="more than llguidance's limits allow") as error:
+            ask(spec)
+        assert type(error.value) is UnsupportedConstraintError, "it is known in every process"
+        assert "lower repetitions" in str(error.value)
+    tag = {"type": "sequence", "elements": [{"type": "grammar", "grammar": spec.grammar}]}
+    with pytest.raises(UnsupportedConstraintError, match="limits allow"):
+        router.compile(StructuralTag(json.dumps({"type": "structural_tag", "format": tag})))
