@@ -4,18 +4,20 @@ import asyncio
 import email.utils
 import logging
 import random
+import ssl
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
 import msgspec
 
+from ramet.lang.backends.connection_pools import Pools
 from ramet.lang.backends.sse import EventParser, ServerSentEvent
 from ramet.lang.errors import GenerationError
 from ramet.runtime.protocol import InvalidRequestError
@@ -134,7 +136,9 @@ class HttpClient:
     def __init__(self, server: Server, read_error: ReadError) -> None:
         self.server = server
         self._read_error = read_error
-        self._pools: _Pools = weakref.WeakKeyDictionary()
+        self._pools: _PoolsOfLoops = weakref.WeakKeyDictionary()
+        self._tls: ssl.SSLContext | None = None
+        """Of all connections; made with the first one, as that takes a while."""
         self._lock = threading.Lock()
         # Who is dropped without being closed leaves no connections open.
         weakref.finalize(self, _close_soon, self._pools)
@@ -177,13 +181,13 @@ class HttpClient:
         """Closes the connections, on whatever loop they are. Closing twice is allowed."""
         here = asyncio.get_running_loop()
         with self._lock:
-            pools = list(self._pools.items())
+            pools_of_loops = list(self._pools.items())
             self._pools.clear()
-        for loop, pool in pools:
+        for loop, pools in pools_of_loops:
             if loop is here:
-                await pool.client.aclose()
+                await pools.aclose()
             elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.client.aclose(), loop))
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pools.aclose(), loop))
 
     async def _parsed(
         self, response: httpx.Response, is_last: Callable[[ServerSentEvent], bool]
@@ -204,11 +208,11 @@ class HttpClient:
     @asynccontextmanager
     async def _answer(self, method: str, path: str, content: bytes) -> AsyncIterator[httpx.Response]:
         """An answer that began well; its body has not been read."""
-        turns = self._pool().turns
+        pools = self._pools_here()
         attempt = 0
         while True:
-            async with turns.taken():
-                answered = await self._attempt(method, path, content, attempt)
+            async with pools.turns.taken() as place:
+                answered = await self._attempt(pools.client(place), method, path, content, attempt)
                 if isinstance(answered, httpx.Response):
                     try:
                         yield answered
@@ -218,9 +222,10 @@ class HttpClient:
             attempt += 1
             await asyncio.sleep(answered)
 
-    async def _attempt(self, method: str, path: str, content: bytes, attempt: int) -> httpx.Response | float:
+    async def _attempt(
+        self, client: httpx.AsyncClient, method: str, path: str, content: bytes, attempt: int
+    ) -> httpx.Response | float:
         """An answer that began well; or the seconds after which to try again."""
-        client = self._pool().client
         request = client.build_request(method, self.server.base_url + path, content=content)
         try:
             response = await client.send(request, stream=True)
@@ -249,24 +254,16 @@ class HttpClient:
         logger.info("%s: attempt %d failed, the next one is in %.1f s", self.server.name, attempt + 1, delay)
         return delay
 
-    def _pool(self) -> "_Pool":
+    def _pools_here(self) -> Pools:
         """Of the running event loop."""
-        connection = self.server.connection
         with self._lock:
-            pool = self._pools.get(asyncio.get_running_loop())
-            if pool is None:
-                client = httpx.AsyncClient(
-                    headers={"content-type": "application/json", **self.server.all_headers},
-                    # For a connection there is no bound: it waits only for others that are being closed.
-                    timeout=httpx.Timeout(connection.timeout, connect=CONNECT_TIMEOUT, pool=None),
-                    limits=httpx.Limits(
-                        max_connections=connection.max_connections,
-                        max_keepalive_connections=connection.max_connections,
-                    ),
-                )
-                pool = _Pool(client, _Turns(connection.max_connections))
-                self._pools[asyncio.get_running_loop()] = pool
-        return pool
+            pools = self._pools.get(asyncio.get_running_loop())
+            if pools is None:
+                if self._tls is None:
+                    self._tls = httpx.create_ssl_context()
+                pools = Pools(self.server.connection.max_connections, partial(_client, self.server, self._tls))
+                self._pools[asyncio.get_running_loop()] = pools
+        return pools
 
     @contextmanager
     def _broken_off(self) -> Iterator[None]:
@@ -287,65 +284,24 @@ class HttpClient:
         )
 
 
-class _Turns:
-    """At most so many at once; the others wait in the order in which they came.
-
-    Ahead of the pool of connections, whose own queue looks through all connections for each that waits,
-    whenever one begins or ends.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        if self._free:
-            self._free -= 1
-        else:
-            await self._turn()
-        try:
-            yield
-        finally:
-            self._pass_on()
-
-    async def _turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            # Its turn may have come just before it was cancelled.
-            if turn.done() and not turn.cancelled():
-                self._pass_on()
-            raise
-
-    def _pass_on(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            # One that was cancelled does not wait any more.
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+_PoolsOfLoops = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Pools]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """The connections of one event loop."""
-
-    client: httpx.AsyncClient
-    turns: _Turns
-
-
-_Pools = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool]
-
-
-def _close_soon(pools: _Pools) -> None:
+def _close_soon(pools_of_loops: _PoolsOfLoops) -> None:
     """On the event loops that still run; with one that does not its connections are gone."""
-    for loop, pool in list(pools.items()):
+    for loop, pools in list(pools_of_loops.items()):
         if loop.is_running():
-            asyncio.run_coroutine_threadsafe(pool.client.aclose(), loop)
+            asyncio.run_coroutine_threadsafe(pools.aclose(), loop)
+
+
+def _client(server: Server, tls: ssl.SSLContext, limits: httpx.Limits) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        headers={"content-type": "application/json", **server.all_headers},
+        # For a connection there is no bound: it waits only for others that are being closed.
+        timeout=httpx.Timeout(server.connection.timeout, connect=CONNECT_TIMEOUT, pool=None),
+        limits=limits,
+        verify=tls,
+    )
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
