@@ -114,14 +114,13 @@ async def _follow(response: httpx.Response, done: ServedCall) -> None:
         if data == STREAM_END:
             is_whole = True
             break
-        chunk = msgspec.json.decode(data)
-        if "error" in chunk:
-            done.error = f"error in the stream: {chunk['error']}"
+        chunk = _chunk(data)
+        if chunk is None or "error" in chunk:
+            done.error = f"error in the stream: {data[:300].decode(errors='replace')}"
             return
-        if usage := chunk.get("usage"):
-            done.num_prompt_tokens = usage["prompt_tokens"]
-            done.num_output_tokens = usage["completion_tokens"]
-            done.num_cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        # Some servers end a stream without [DONE]: one whose answer says how it ended is whole as well.
+        is_whole = is_whole or any(choice.get("finish_reason") for choice in chunk.get("choices") or ())
+        _count(chunk.get("usage") or {}, done)
         if text := _said(chunk):
             now = time.perf_counter()
             if num_chunks:
@@ -135,9 +134,26 @@ async def _follow(response: httpx.Response, done: ServedCall) -> None:
     # A server that does not tell its usage sends about a token a chunk.
     done.num_output_tokens = done.num_output_tokens or num_chunks
     if not is_whole:
-        done.error = "the stream ended without [DONE]"
+        done.error = "the stream ended with neither [DONE] nor a finish_reason"
     elif not num_chunks:
         done.error = "an answer without text"
+
+
+def _chunk(data: bytes) -> dict[str, Any] | None:
+    """None: it is none."""
+    try:
+        chunk = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _count(usage: dict[str, Any], done: ServedCall) -> None:
+    """Servers tell it once at the end, or so far with each chunk."""
+    done.num_prompt_tokens = usage.get("prompt_tokens") or done.num_prompt_tokens
+    done.num_output_tokens = usage.get("completion_tokens") or done.num_output_tokens
+    details = usage.get("prompt_tokens_details") or {}
+    done.num_cached_tokens = details.get("cached_tokens") or done.num_cached_tokens
 
 
 def _said(chunk: dict[str, Any]) -> str:
@@ -145,5 +161,5 @@ def _said(chunk: dict[str, Any]) -> str:
     if not choices:
         return ""
     delta = choices[0].get("delta") or {}
-    text: str = delta.get("content") or delta.get("reasoning_content") or ""
+    text: str = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or ""
     return text

@@ -64,10 +64,28 @@ def test_a_server_without_usage_is_counted_by_chunks() -> None:
     assert "ignore_eos" not in json.loads(request.content)
 
 
+def test_a_server_that_ends_without_a_word_but_said_why() -> None:
+    ended = f"data: {json.dumps({'choices': [{'delta': {}, 'finish_reason': 'length'}], 'usage': None})}\n\n"
+    usage = 'data: {"choices": [], "usage": {"prompt_tokens": 3, "prompt_tokens_details": null}}\n\n'
+    done, _ = ask(chunk("a"), chunk("b"), ended, usage)
+    assert (done.error, done.text, done.num_prompt_tokens, done.num_output_tokens) == (None, "ab", 3, 2)
+
+
+def test_usage_may_come_with_each_chunk_and_reasoning_under_either_name() -> None:
+    reasoned = [
+        f"data: {json.dumps({'choices': [{'delta': {name: 'x'}}], 'usage': {'completion_tokens': count}})}\n\n"
+        for count, name in enumerate(("reasoning", "reasoning_content", "content"), 1)
+    ]
+    done, _ = ask(*reasoned, DONE)
+    assert (done.error, done.text, done.num_output_tokens) == (None, "xxx", 3)
+
+
 @pytest.mark.parametrize(
     ("parts", "status", "said"),
     [
-        ((chunk("a"),), 200, "without [DONE]"),
+        ((chunk("a"),), 200, "neither [DONE] nor a finish_reason"),
+        ((chunk("a"), "data: <html>\n\n"), 200, "<html>"),
+        ((chunk("a"), "data: [1]\n\n"), 200, "[1]"),
         ((DONE,), 200, "without text"),
         ((chunk("a"), 'data: {"error": {"message": "the engine died"}}\n\n'), 200, "the engine died"),
         (('{"error": "full"}',), 429, "status 429"),
