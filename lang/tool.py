@@ -1,15 +1,15 @@
 """Tools: Python functions that a model may call, with arguments that are checked against their type hints."""
 
-import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
 from ramet.lang.backends import tool_json
 from ramet.lang.backends.base import ToolSpec
+from ramet.lang.tool_callables import ToolCallable, tool_callable
 from ramet.lang.values import convert_inner, type_schema
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.protocol.nesting import is_nested_within
@@ -31,30 +31,25 @@ class Tool:
     @classmethod
     def of(cls, function: "Callable[..., Any] | Tool") -> "Tool":
         """From a function's name, docstring and type hints. ``Annotated[int, "how many"]`` describes a
-        parameter, as a line ``name: ...`` in the docstring does.
+        parameter, as a line ``name: ...`` in the docstring does. Methods, partials and objects that can be
+        called are as good; a dataclass, pydantic model, msgspec struct or NamedTuple is called to make one.
 
         Raises:
             InvalidRequestError: it has no name, or a parameter has no type hint, or one without JSON Schema,
-                or is ``*args``.
+                or is ``*args``; or it is another class.
         """
         if isinstance(function, Tool):
             return function
-        name = getattr(function, "__name__", "")
-        if not callable(function) or not name.isidentifier():
-            raise InvalidRequestError(
-                f"tools has {function!r}, which has no name that a model could call; define a function with "
-                "def",
-                field="tools",
-            )
-        text = inspect.getdoc(function) or ""
-        arguments_type = _arguments_type(function, name)
+        called = tool_callable(function)
+        name, text = called.name, called.docstring
+        arguments_type = _arguments_type(called)
         try:
             schema = _unwrapped(type_schema(arguments_type))
         except InvalidRequestError as error:
             raise InvalidRequestError(
                 f"tool {name} has a parameter of a type without schema: {error}", field="tools"
             ) from None
-        for parameter, description in _descriptions(function, text).items():
+        for parameter, description in _descriptions(called).items():
             if parameter in schema["properties"]:
                 schema["properties"][parameter].setdefault("description", description)
         return cls(name, text.split("\n\n", 1)[0].replace("\n", " "), schema, function, arguments_type)
@@ -122,32 +117,15 @@ def check_on_error(value: object, field: str) -> None:
         raise InvalidRequestError(f"{field} is {value!r}; it must be one of {', '.join(ON_ERROR)}", field=field)
 
 
-def _arguments_type(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise InvalidRequestError(
-            f"tool {name} has a type hint that is not known where it is defined: {error}; define the type "
-            "at the module's top",
-            field="tools",
-        ) from None
+def _arguments_type(called: ToolCallable) -> type[msgspec.Struct]:
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise InvalidRequestError(
-                f"tool {name} has the parameter {parameter}; a model calls by name: give each its own",
-                field="tools",
-            )
-        if parameter.name not in hints:
-            raise InvalidRequestError(
-                f"tool {name} has no type hint for {parameter.name!r}; add one", field="tools"
-            )
-        hint = hints[parameter.name]
+    for parameter in called.parameters:
+        hint = called.hints[parameter.name]
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
         else:
             fields.append((parameter.name, hint, _default(parameter.default)))
-    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(called.name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _default(value: Any) -> Any:
@@ -157,10 +135,10 @@ def _default(value: Any) -> Any:
     return value
 
 
-def _descriptions(function: Callable[..., Any], docstring: str) -> dict[str, str]:
+def _descriptions(called: ToolCallable) -> dict[str, str]:
     """Of the parameters, from the docstring's lines ``name: ...``, and from their hints where these say one."""
-    described: dict[str, str] = dict(re.findall(r"^[ \t]+(\w+):[ \t]+(.+)$", docstring, re.MULTILINE))
-    for name, hint in get_type_hints(function, include_extras=True).items():
+    described: dict[str, str] = dict(re.findall(r"^[ \t]+(\w+):[ \t]+(.+)$", called.docstring, re.MULTILINE))
+    for name, hint in called.hints.items():
         if get_origin(hint) is Annotated:
             texts = [extra for extra in get_args(hint)[1:] if isinstance(extra, str)]
             described.update((name, text) for text in texts[:1])

@@ -122,7 +122,7 @@ def test_a_hint_that_is_not_known_is_named() -> None:
         Tool.of(unknown_hint)
 
 
-@pytest.mark.parametrize("nameless", [lambda: 1, functools.partial(weather), "weather", 3])
+@pytest.mark.parametrize("nameless", [lambda: 1, functools.partial(lambda: 1), "weather", 3])
 def test_what_has_no_name_is_no_tool(nameless: Any) -> None:
     with pytest.raises(InvalidRequestError, match="no name that a model could call"):
         Tool.of(nameless)
