@@ -1,11 +1,13 @@
-"""Linear layers with int8 weights: one weight scale an output channel, one activation scale a token.
+"""Linear layers with int8 weights: one weight scale an output channel, activations quantised as they come.
 
-Four ways to the same integers. The compiled kernel (``native``; x86 with AVX-512 VNNI and a C compiler) does
-everything in one call. Without it FBGEMM's packed weights (x86 with VNNI) multiply and scale by channel, and
-torch does the rest: the same bits, in three times the time for one token and twice for 32, most of it spent
-between the calls. On a GPU Triton's kernels (``gpu``) quantise in one call and multiply in another. Elsewhere
-torch._int_mm multiplies, and where that is inexact or has no version for a shape, fp32 matmuls over spans of k
-short enough that every sum is a whole number below 2^24.
+The compiled kernel (``native``; x86 with AVX-512 VNNI and a C compiler) does everything in one call. Its
+activations are one int8 digit with a scale for 32 inputs: half the products of two digits with one scale a
+token, for little of their accuracy. The other ways could not scale in between without a call for each group.
+
+The others take two digits, and are three ways to the same integers. FBGEMM's packed weights (x86 with VNNI)
+multiply and scale by channel, and torch does the rest. On a GPU Triton's kernels (``gpu``) quantise in one call
+and multiply in another. Elsewhere torch._int_mm multiplies, and where that is inexact or has no version for a
+shape, fp32 matmuls over spans of k short enough that every sum is a whole number below 2^24.
 """
 
 import functools
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from ramet.kernels import native
 from ramet.kernels.dispatch import gpu_kernels
-from ramet.kernels.native.library import MAX_DEPTH, NativeInt8Weight
+from ramet.kernels.native.library import NativeInt8Weight
 
 GPU_MAX_DEPTH = 65536
 """The longest row that the GPU's kernel takes, ``gpu.linear_int8.MAX_DEPTH``."""
@@ -55,7 +57,7 @@ def prepare_int8_weight(weight: Tensor, weight_scale: Tensor) -> PreparedInt8Wei
     if weight.device.type != "cpu":
         return weight
     library = native.library()
-    if library is not None and weight.shape[1] <= MAX_DEPTH:
+    if library is not None:
         return library.pack_int8(weight, weight_scale)
     if not fbgemm_is_exact():
         return weight
@@ -70,10 +72,9 @@ def linear_int8(
     x: [num_tokens, k]; weight: [n, k] int8, or what was prepared from it; weight_scale: [n] fp32;
     bias: [n]. Returns [num_tokens, n] of x's dtype. A token that is not finite gives results that are not.
 
-    Activations are two int8 digits, x ~ (high + low / 254) * scale, and each digit is a row of the product.
-    With one digit the quantised activations of small models cost ten times what quantised weights do (KL from
-    fp32 of SmolLM2-135M: 0.062 against 0.009). For a few tokens the second row is nearly free, because the time
-    goes into reading the weights.
+    In the compiled kernel activations are quantised in groups (``reference.linear_int8_grouped``). Elsewhere
+    they are two int8 digits, x ~ (high + low / 254) * scale, and each digit is a row of the product: one digit
+    with one scale a token would cost ten times what quantised weights do (benchmarks/quality.py).
     """
     if isinstance(weight, NativeInt8Weight):
         exact = weight.library.linear_int8(

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+INT8_GROUP = 32
+"""Inputs of a linear layer that share one scale of their digits, in ``linear_int8_grouped``."""
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm (arXiv 1910.07467), computed in fp32.
@@ -84,6 +87,21 @@ def linear_int8(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | 
     columns = weight.double().t()
     total = (high.double() @ columns + (low.double() @ columns) / 254.0).to(torch.float32)
     out = total * scale * weight_scale
+    return (out if bias is None else out + bias).to(x.dtype)
+
+
+def linear_int8_grouped(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T with int8 weights (one scale an output channel) and activations of one int8 digit (one scale
+    for INT8_GROUP inputs of a token). Arguments as of ``linear_int8``; a group's sums are exact.
+    """
+    num_tokens, depth = x.shape
+    padded = torch.nn.functional.pad(x.float(), (0, -depth % INT8_GROUP)).view(num_tokens, -1, INT8_GROUP)
+    largest = padded.abs().amax(-1, keepdim=True)
+    largest = torch.where(largest < 1e-28, torch.inf, largest)
+    digits = torch.round(padded * (127.0 / largest)).double()
+    scale = torch.where(largest.isinf(), 0.0, largest / 127.0).double()
+    total = (digits * scale).view(num_tokens, -1)[:, :depth] @ weight.double().t()
+    out = total.to(torch.float32) * weight_scale
     return (out if bias is None else out + bias).to(x.dtype)
 
 

@@ -13,9 +13,6 @@ from torch import Tensor
 from ramet.kernels.native.build import NativeBuildError
 
 _ALIGNMENT = 64
-MAX_DEPTH = 1 << 16
-"""255 * 127 * 2^16 < 2^31: a sum over more terms could overflow int32."""
-
 SPAN = 192
 """Keys of one item of attention, at the most."""
 _TRANSPOSED_KEYS = 16
@@ -112,10 +109,10 @@ class NativeLibrary:
             raise NativeBuildError(f"{path} cannot be loaded: {error}") from error
 
     def pack_int8(self, weight: Tensor, scale: Tensor) -> NativeInt8Weight:
-        """weight: [out_features, in_features] int8, in_features up to MAX_DEPTH; scale: [out_features] fp32."""
+        """weight: [out_features, in_features] int8; scale: [out_features] fp32."""
         weight, scale = weight.contiguous(), scale.contiguous()
         rows, depth = weight.shape
-        _fit(weight.dtype is torch.int8 and depth <= MAX_DEPTH, "weight", weight)
+        _fit(weight.dtype is torch.int8, "weight", weight)
         _fit(scale.numel() == rows and scale.dtype is torch.float32, "scale", scale)
         size = self._packed_int8_bytes(rows, depth)
         memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
@@ -124,7 +121,10 @@ class NativeLibrary:
         return NativeInt8Weight(self, rows, depth, packed, scale)
 
     def linear_int8(self, x: Tensor, weight: NativeInt8Weight, bias: Tensor | None) -> Tensor:
-        """x: [num_tokens, in_features] fp32; bias: [out_features] fp32. Returns [num_tokens, out_features]."""
+        """``reference.linear_int8_grouped``, every token with the same bits whatever the others are.
+
+        x: [num_tokens, in_features] fp32; bias: [out_features] fp32. Returns [num_tokens, out_features].
+        """
         x = x.contiguous()
         _fit(x.dim() == 2 and x.shape[1] == weight.in_features, "x", x)
         if bias is not None:

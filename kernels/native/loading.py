@@ -8,6 +8,7 @@ import torch
 
 from ramet.kernels.native.build import NativeBuildError, build, choose_target, find_compiler, read_cpu_flags
 from ramet.kernels.native.library import NativeLibrary
+from ramet.kernels.reference import INT8_GROUP
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def _checked(native: NativeLibrary) -> NativeLibrary:
     generator = torch.Generator().manual_seed(0)
     for num_tokens, depth, columns in _CHECKED_SHAPES:
         x = torch.randint(-127, 128, (num_tokens, depth), generator=generator).float()
-        x[:, 0] = 127
+        x[:, ::INT8_GROUP] = 127
         weight = torch.randint(-127, 128, (columns, depth), dtype=torch.int8, generator=generator)
         got = native.linear_int8(x, native.pack_int8(weight, torch.ones(columns)), None)
         if not torch.equal(got.double(), x.double() @ weight.double().t()):

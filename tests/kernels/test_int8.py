@@ -15,6 +15,8 @@ from ramet.kernels import (
     reference,
 )
 from ramet.kernels import int8 as int8_kernels
+from ramet.kernels.native.library import NativeInt8Weight
+from ramet.kernels.reference import INT8_GROUP
 
 
 def random_int8(*shape: int, seed: int = 0) -> Tensor:
@@ -35,6 +37,10 @@ def forms(weight: Tensor, scale: Tensor) -> list[Tensor | PreparedInt8Weight]:
     return found
 
 
+def is_compiled(form: Tensor | PreparedInt8Weight) -> bool:
+    return isinstance(form, NativeInt8Weight)
+
+
 @given(
     num_tokens=st.integers(1, 70),
     depth=st.one_of(st.integers(1, 40), st.sampled_from([64, 576, 1536, 4099])),
@@ -44,34 +50,35 @@ def forms(weight: Tensor, scale: Tensor) -> list[Tensor | PreparedInt8Weight]:
 def test_sums_are_exact(num_tokens: int, depth: int, columns: int, seed: int) -> None:
     """Whole numbers up to 127 quantise to themselves, so the result is the integers' product."""
     q, weight = random_int8(num_tokens, depth, seed=seed), random_int8(columns, depth, seed=seed + 1)
-    q[:, 0] = 127
+    q[:, ::INT8_GROUP] = 127
     expected = q.double() @ weight.double().t()
+    size = q.double().abs() @ weight.double().abs().t()
     for form in forms(weight, torch.ones(columns)):
-        torch.testing.assert_close(
-            linear_int8(q.float(), form, torch.ones(columns)).double(), expected, rtol=3e-7, atol=0
-        )
+        got = linear_int8(q.float(), form, torch.ones(columns)).double()
+        torch.testing.assert_close(got, expected, rtol=3e-7, atol=0 if size.max() < 2**24 else 32)
 
 
 @pytest.mark.parametrize("depth", [64, 576, 1536, 8192])
 def test_close_to_its_oracle(depth: int) -> None:
     x, weight, scale = random(33, depth), random_int8(96, depth), random(96, seed=2).abs() + 0.1
     bias = random(96, seed=3)
-    expected = reference.linear_int8(x, weight, scale, bias)
     for form in forms(weight, scale):
+        oracle = reference.linear_int8_grouped if is_compiled(form) else reference.linear_int8
+        expected = oracle(x, weight, scale, bias)
         difference = (linear_int8(x, form, scale, bias) - expected).abs().amax()
-        # A value on the border of two levels may round either way: 1 of 127 * 254 levels in one of the terms.
-        assert difference <= 2e-5 * expected.abs().amax()
+        # A value on the border of two levels may round either way: 1 of 127 (* 254) levels in one of the terms.
+        assert difference <= (5e-3 if is_compiled(form) else 2e-5) * expected.abs().amax()
 
 
 @pytest.mark.parametrize("depth", [64, 576, 1536])
 def test_close_to_a_product_of_unquantised_activations(depth: int) -> None:
-    """The second digit is there: with one the error is 0.15."""
+    """Of one digit with one scale a token the error is 0.15."""
     x, weight, scale = random(33, depth), random_int8(96, depth), random(96, seed=2).abs() + 0.1
     x[:, 5] *= 40
     expected = x.double() @ weight.double().t() * scale
     for form in forms(weight, scale):
         error = (linear_int8(x, form, scale) - expected).norm() / expected.norm()
-        assert error < 2e-3
+        assert error < (2e-2 if is_compiled(form) else 2e-3)
 
 
 @pytest.mark.parametrize(("depth", "columns"), [(576, 960), (1536, 576), (100, 33), (7, 5)])

@@ -1,4 +1,4 @@
-"""The compiled kernels against torch's, bit for bit."""
+"""The compiled kernels against their oracles, and a row's bits in every batch."""
 
 import subprocess
 import sys
@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ramet.kernels import Int8Weight, linear_int8, native, reference
-from ramet.kernels import int8 as int8_kernels
+from ramet.kernels import linear_int8, native, reference
 from ramet.kernels.native import AttentionItems, AttentionScratch, NativeLibrary
 
 
@@ -41,26 +40,20 @@ def random_int8(*shape: int, seed: int = 0) -> Tensor:
     seed=st.integers(0, 2**31),
     with_bias=st.booleans(),
 )
-def test_bits_are_those_of_torch(
+def test_products_are_those_of_the_oracle(
     library: NativeLibrary, num_tokens: int, depth: int, columns: int, seed: int, with_bias: bool
 ) -> None:
-    if not int8_kernels.fbgemm_is_exact():
-        pytest.skip("no other exact kernel to compare with")
     x = random(num_tokens, depth, seed=seed) * 10 ** random(num_tokens, 1, seed=seed + 1)
     x[seed % num_tokens] *= seed % 3
     weight, scale = random_int8(columns, depth, seed=seed), random(columns, seed=seed + 2).abs()
     bias = random(columns, seed=seed + 3) if with_bias else None
-    packed = Int8Weight(columns, depth, int8_kernels._pack(weight, scale))
-    assert torch.equal(
-        linear_int8(x, library.pack_int8(weight, scale), scale, bias), linear_int8(x, packed, scale, bias)
-    )
-
-
-def test_close_to_the_oracle(library: NativeLibrary) -> None:
-    x, weight, scale, bias = random(33, 576), random_int8(96, 576), random(96, seed=2).abs(), random(96)
-    expected = reference.linear_int8(x, weight, scale, bias)
-    difference = (linear_int8(x, library.pack_int8(weight, scale), scale, bias) - expected).abs().amax()
-    assert difference <= 2e-5 * expected.abs().amax()
+    got = linear_int8(x, library.pack_int8(weight, scale), scale, bias)
+    expected = reference.linear_int8_grouped(x, weight, scale, bias)
+    # A value on the border of two levels may round either way.
+    level = x.abs().amax(-1, keepdim=True) / 127 * 128 * scale
+    rounding = 1e-5 * (x.abs() @ weight.float().abs().t() * scale + (0 if bias is None else bias.abs()))
+    assert ((got - expected).abs() <= 1.01 * level + rounding).all()
+    assert ((got - expected).abs() <= rounding).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
