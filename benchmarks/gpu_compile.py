@@ -26,6 +26,7 @@ from ramet.kernels.gpu.attention import (
 )
 from ramet.kernels.gpu.launch import Launch
 from ramet.kernels.gpu.linear_int8 import digits_launch, product_launch
+from ramet.kernels.gpu.linear_weight_only import e4m3_launch, int4_launch
 from ramet.kernels.gpu.rope import rope_launch, write_kv
 from ramet.kernels.gpu.row_norm import norm_launch
 from ramet.kernels.gpu.sampling import CAPACITY, DrawParams, bitmask_launch, draw_launch
@@ -62,7 +63,10 @@ def launches(
         yield from _attention(head_dim, dtype, AttentionOp(16, head_dim**-0.5), "")
     op = AttentionOp(16, 0.0625, sliding_window=4096, softcap=50.0)
     yield from _attention(head_dims[-1], dtype, op, ", window, soft cap")
+    for name, stored in (("e4m3 cache", torch.uint8), ("int8 cache", torch.int8)):
+        yield from _attention(128, dtype, AttentionOp(16, 128**-0.5), f", {name}", stored)
     yield from _elementwise(dtype)
+    yield from _weight_only(dtype)
     yield from _sampling()
 
 
@@ -81,15 +85,23 @@ def compile_for(name: str, launch: Launch, target: str) -> Resources:
     )
 
 
-def _attention(head_dim: int, dtype: torch.dtype, op: AttentionOp, suffix: str) -> Iterator[tuple[str, Launch]]:
+def _attention(
+    head_dim: int, dtype: torch.dtype, op: AttentionOp, suffix: str, stored: torch.dtype | None = None
+) -> Iterator[tuple[str, Launch]]:
+    """stored: how the cache holds keys and values; None: as dtype."""
     q = _meta(NUM_TOKENS, NUM_HEADS, head_dim, dtype=dtype)
-    cache = _meta(4096, NUM_KV_HEADS, head_dim, dtype=dtype), _meta(4096, NUM_KV_HEADS, head_dim, dtype=dtype)
+    keys = _meta(4096, NUM_KV_HEADS, head_dim, dtype=stored or dtype)
+    scales = _meta(4096, NUM_KV_HEADS, dtype=torch.float32)
+    cache = (keys, keys, scales, scales) if stored is torch.int8 else (keys, keys)
     table = _ints(NUM_TOKENS, 256)
     partials = Partials.empty(512, q)
     name = f"head {head_dim}{suffix}"
     yield f"decode, {name}", decode_attention(q, cache, table, _ints(NUM_TOKENS), partials, op, max_spans=16)
     yield f"tree, {name}", tree_attention(q, cache, table, _ints(64, 4), _ints(512, 3), partials, op)
     yield f"extend, {name}", extend_attention(q, cache, table, _ints(64, 4), q, op)
+    if stored is not None:
+        k = _meta(NUM_TOKENS, NUM_KV_HEADS, head_dim, dtype=dtype)
+        yield f"cache write, {name}", write_kv(k, k, _meta(NUM_TOKENS, dtype=torch.int64), cache)
     if not suffix:
         yield f"fold, {name}", fold_partials(partials, _ints(NUM_TOKENS, 3), q)
 
@@ -117,6 +129,14 @@ def _elementwise(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     yield "rope", rope_launch((q, q), (k, k), (angles, angles))
     yield "rope + cache write", rope_launch((q, q), (k, cache), (angles, angles), slots=slots, v=(k, cache))
     yield "cache write", write_kv(k, k, slots, (cache, cache))
+
+
+def _weight_only(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    x = _meta(NUM_TOKENS, HIDDEN, dtype=dtype)
+    int4 = _meta(HIDDEN, HIDDEN // 2, dtype=torch.uint8), _meta(HIDDEN, HIDDEN // 32, dtype=torch.float32)
+    e4m3 = _meta(HIDDEN, HIDDEN, dtype=torch.uint8), _meta(HIDDEN, dtype=torch.float32)
+    yield "int4 linear", int4_launch(x, int4, None, x)
+    yield "e4m3 linear", e4m3_launch(x, e4m3, None, x)
 
 
 def _sampling() -> Iterator[tuple[str, Launch]]:

@@ -90,6 +90,68 @@ def linear_int8(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | 
     return (out if bias is None else out + bias).to(x.dtype)
 
 
+def quantize_heads_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric int8 with one scale over the last dimension: (q int8, scale fp32 of x's shape without it).
+    Zeros have the scale 0."""
+    scale = x.float().abs().amax(-1) / 127.0
+    levels = x.float() / torch.where(scale == 0.0, 1.0, scale)[..., None]
+    return torch.round(levels).clamp(-127, 127).to(torch.int8), scale
+
+
+def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """GGUF's Q4_0 of [n, k] weights: groups of 32 along k with one scale, digits 0 to 15 less 8.
+
+    k: a multiple of 32. Returns (packed [n, k / 2] uint8, scale [n, k / 32] fp32): byte 16 g + j of a row has
+    weight 32 g + j in its low digit and weight 32 g + j + 16 in its high one.
+    """
+    groups = weight.float().view(weight.shape[0], -1, 32)
+    extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    # The weight of the largest magnitude becomes exactly -8.
+    scale = extreme / -8.0
+    levels = groups / torch.where(scale == 0.0, 1.0, scale)
+    digits = (torch.round(levels).clamp(-8, 7) + 8).to(torch.uint8)
+    packed = digits[..., :16] | (digits[..., 16:] << 4)
+    return packed.flatten(1), scale[..., 0]
+
+
+def dequantize_int4(packed: Tensor, scale: Tensor) -> Tensor:
+    """[n, k] fp32 of what ``quantize_int4`` returns."""
+    groups = packed.view(packed.shape[0], -1, 16)
+    digits = torch.cat((groups & 15, groups >> 4), dim=-1)
+    return ((digits.float() - 8.0) * scale.float()[..., None]).flatten(1)
+
+
+def linear_int4(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T in fp32, with weights of ``quantize_int4``. Returns x's dtype."""
+    return _linear(x, dequantize_int4(weight, weight_scale), bias)
+
+
+def to_e4m3(x: Tensor) -> Tensor:
+    """The nearest numbers of OCP's e4m3 (4 exponent and 3 mantissa bits, up to 448), as uint8."""
+    return x.float().clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def from_e4m3(codes: Tensor) -> Tensor:
+    """fp32 of e4m3 codes."""
+    return codes.view(torch.float8_e4m3fn).float()
+
+
+def quantize_rows_e4m3(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(codes [n, k] uint8, scale [n] fp32): the largest magnitude of a row is 448."""
+    scale = weight.float().abs().amax(-1).clamp_min(1e-12) / 448.0
+    return to_e4m3(weight.float() / scale[:, None]), scale
+
+
+def linear_e4m3(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T in fp32, with weights of ``quantize_rows_e4m3``. Returns x's dtype."""
+    return _linear(x, from_e4m3(weight) * weight_scale[:, None], bias)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = x.float() @ weight.t()
+    return (out if bias is None else out + bias).to(x.dtype)
+
+
 def linear_int8_grouped(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T with int8 weights (one scale an output channel) and activations of one int8 digit (one scale
     for INT8_GROUP inputs of a token). Arguments as of ``linear_int8``; a group's sums are exact.

@@ -4,7 +4,8 @@ The oracle of all of them is ``reference.attention`` over a row's keys.
 
 Tensors, in all launchers:
     q, out: [num_tokens, num_heads, head_dim], fp16, bf16 or fp32; heads of a group are neighbours
-    keys, values: [num_slots, num_kv_heads, head_dim], contiguous
+    cache: keys, values: [num_slots, num_kv_heads, head_dim], contiguous, fp16, bf16, fp32 or (uint8) e4m3; or
+        int8, followed by the scales of both: [num_slots, num_kv_heads] fp32, contiguous
     page_table: [num_rows, max_pages] int32; position p of a row lies in slot page * page_size + p % page_size
 """
 
@@ -25,6 +26,7 @@ from ramet.kernels.gpu.attention_tile import (
     fold,
     tile_shape,
 )
+from ramet.kernels.gpu.formats import PLAIN, format_of
 from ramet.kernels.gpu.launch import Launch, require_unit_stride
 
 _LOG2_E = math.log2(math.e)
@@ -75,7 +77,7 @@ def max_tile_queries(group_size: int, dtype: torch.dtype) -> int:
 
 def decode_attention(
     q: Tensor,
-    cache: tuple[Tensor, Tensor],
+    cache: tuple[Tensor, ...],
     page_table: Tensor,
     kv_lens: Tensor,
     partials: Partials,
@@ -102,7 +104,7 @@ def decode_attention(
 
 def tree_attention(
     q: Tensor,
-    cache: tuple[Tensor, Tensor],
+    cache: tuple[Tensor, ...],
     page_table: Tensor,
     items: Tensor,
     pairs: Tensor,
@@ -152,7 +154,7 @@ def fold_partials(partials: Partials, folds: Tensor, out: Tensor) -> Launch:
 
 def extend_attention(
     q: Tensor,
-    cache: tuple[Tensor, Tensor],
+    cache: tuple[Tensor, ...],
     page_table: Tensor,
     tiles: Tensor,
     out: Tensor,
@@ -182,10 +184,11 @@ def extend_attention(
 
 
 def _shared_arguments(
-    q: Tensor, cache: tuple[Tensor, Tensor], page_table: Tensor, op: AttentionOp
+    q: Tensor, cache: tuple[Tensor, ...], page_table: Tensor, op: AttentionOp
 ) -> tuple[TileShape, dict[str, Tensor | int | float], dict[str, object]]:
-    keys, values = cache
+    keys, values = cache[:2]
     require_unit_stride("q", q)
+    _check_scales(cache)
     if keys.shape != values.shape or not keys.is_contiguous() or not values.is_contiguous():
         raise ValueError("keys and values are contiguous tensors of one shape")
     num_heads, head_dim = q.shape[1:]
@@ -195,16 +198,19 @@ def _shared_arguments(
             f"q has {num_heads} heads of {head_dim} channels, the cache {keys.shape[1]} of {keys.shape[2]}"
         )
     max_tile_queries(group_size, q.dtype)
-    shape = tile_shape(head_dim, q.dtype)
+    shape = tile_shape(head_dim, q.dtype, is_stored_plain=format_of(keys) == PLAIN.value)
     scale, softcap = op.scales()
     arguments: dict[str, Tensor | int | float] = {
         "q": q,
         "keys": keys,
         "values": values,
+        "key_scales": cache[2] if len(cache) > 2 else keys,
+        "value_scales": cache[3] if len(cache) > 2 else keys,
         "page_table": page_table,
         "q_stride_token": q.stride(0),
         "q_stride_head": q.stride(1),
         "stride_slot": keys.stride(0),
+        "stride_scale": keys.shape[1],
         "stride_row": page_table.stride(0),
         "scale": scale,
         "softcap": softcap,
@@ -219,8 +225,19 @@ def _shared_arguments(
         "BLOCK_KEYS": shape.block_keys,
         "WINDOW": op.sliding_window or 0,
         "HAS_SOFTCAP": op.softcap is not None,
+        "FORMAT": format_of(keys),
     }
     return shape, arguments, constants
+
+
+def _check_scales(cache: tuple[Tensor, ...]) -> None:
+    shape = cache[0].shape[:2]
+    is_scaled = len(cache) == 4 and all(x.shape == shape and x.is_contiguous() for x in cache[2:])
+    if (cache[0].dtype is torch.int8) != is_scaled or len(cache) not in (2, 4):
+        raise ValueError(
+            f"a cache of {cache[0].dtype} with {len(cache) - 2} scales: int8 keys and values have one of "
+            f"{tuple(shape)} each, others none"
+        )
 
 
 def _partial_arguments(partials: Partials) -> dict[str, Tensor | int | float]:
@@ -259,6 +276,8 @@ def _decode_kernel(
     q,
     keys,
     values,
+    key_scales,
+    value_scales,
     page_table,
     weighted,
     norms,
@@ -266,6 +285,7 @@ def _decode_kernel(
     q_stride_token,
     q_stride_head,
     stride_slot,
+    stride_scale,
     stride_row,
     partial_stride,
     norm_stride,
@@ -281,6 +301,7 @@ def _decode_kernel(
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     row = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -302,7 +323,10 @@ def _decode_kernel(
             page_table + row.to(tl.int64) * stride_row,
             keys + kv_head * HEAD_DIM,
             values + kv_head * HEAD_DIM,
+            key_scales + kv_head,
+            value_scales + kv_head,
             stride_slot,
+            stride_scale,
             begin,
             tl.minimum(begin + SPAN, kv_len),
             lowest,
@@ -314,6 +338,7 @@ def _decode_kernel(
             BLOCK_KEYS,
             WINDOW,
             HAS_SOFTCAP,
+            FORMAT,
         )
         numbers = tokens * max_spans + tl.program_id(2)
         _store_partials(weighted, norms, partial_stride, norm_stride, numbers, heads, active, result, CHANNELS)
@@ -324,6 +349,8 @@ def _tree_kernel(
     q,
     keys,
     values,
+    key_scales,
+    value_scales,
     page_table,
     weighted,
     norms,
@@ -332,6 +359,7 @@ def _tree_kernel(
     q_stride_token,
     q_stride_head,
     stride_slot,
+    stride_scale,
     stride_row,
     partial_stride,
     norm_stride,
@@ -346,6 +374,7 @@ def _tree_kernel(
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     item = items + tl.program_id(0) * 4
     kv_head = tl.program_id(1)
@@ -372,7 +401,10 @@ def _tree_kernel(
         page_table + row.to(tl.int64) * stride_row,
         keys + kv_head * HEAD_DIM,
         values + kv_head * HEAD_DIM,
+        key_scales + kv_head,
+        value_scales + kv_head,
         stride_slot,
+        stride_scale,
         begin,
         tl.minimum(begin + SPAN, last + 1),
         lowest,
@@ -384,6 +416,7 @@ def _tree_kernel(
         BLOCK_KEYS,
         WINDOW,
         HAS_SOFTCAP,
+        FORMAT,
     )
     _store_partials(weighted, norms, partial_stride, norm_stride, numbers, heads, active, result, CHANNELS)
 
@@ -438,6 +471,8 @@ def _extend_kernel(
     q,
     keys,
     values,
+    key_scales,
+    value_scales,
     page_table,
     tiles,
     out,
@@ -446,6 +481,7 @@ def _extend_kernel(
     out_stride_token,
     out_stride_head,
     stride_slot,
+    stride_scale,
     stride_row,
     scale,
     softcap,
@@ -458,6 +494,7 @@ def _extend_kernel(
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     tile = tiles + tl.program_id(0) * 4
     kv_head = tl.program_id(1)
@@ -486,7 +523,10 @@ def _extend_kernel(
             page_table + row.to(tl.int64) * stride_row,
             keys + kv_head * HEAD_DIM,
             values + kv_head * HEAD_DIM,
+            key_scales + kv_head,
+            value_scales + kv_head,
             stride_slot,
+            stride_scale,
             begin,
             tl.minimum(begin + SPAN, end),
             lowest,
@@ -498,6 +538,7 @@ def _extend_kernel(
             BLOCK_KEYS,
             WINDOW,
             HAS_SOFTCAP,
+            FORMAT,
         )
         maximum, total, weighted = fold(maximum, total, weighted, span_maximum, span_total, span_weighted)
     weighted = weighted / tl.where(total == 0.0, 1.0, total)[:, None]

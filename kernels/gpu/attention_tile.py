@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ramet.kernels.gpu.formats import INT8, stored_values
+
 SPAN = 256
 """Keys of a split. At 128 channels in fp16 a KV head's span is 128 KiB: much more than its partial results (2
 KiB at 4 queries a group), and a row of 4,096 tokens still has 16 programs a KV head."""
@@ -36,8 +38,9 @@ class TileShape:
     num_stages: int
 
 
-def tile_shape(head_dim: int, dtype: torch.dtype) -> TileShape:
-    """The shape for heads of 1 to 256 channels; raises ValueError for larger ones."""
+def tile_shape(head_dim: int, dtype: torch.dtype, *, is_stored_plain: bool = True) -> TileShape:
+    """The shape for heads of 1 to 256 channels; raises ValueError for larger ones. is_stored_plain: False for
+    caches of eight bits, whose numbers take registers until they are unpacked."""
     if not 1 <= head_dim <= 256:
         raise ValueError(f"head_dim is {head_dim}: the kernels hold 1 to 256 channels")
     channels = max(16, triton.next_power_of_2(head_dim))
@@ -48,8 +51,8 @@ def tile_shape(head_dim: int, dtype: torch.dtype) -> TileShape:
     return TileShape(
         TENSOR_CORE_ROWS,
         channels,
-        block_keys=32 if channels <= 128 else 16,
-        num_warps=8 if channels == 256 else 4,
+        block_keys=32 if channels <= 128 and is_stored_plain else 16,
+        num_warps=8 if channels == 256 or (channels == 128 and not is_stored_plain) else 4,
         num_stages=2,
     )
 
@@ -61,7 +64,10 @@ def attend_span(
     pages,
     keys,
     values,
+    key_scales,
+    value_scales,
     stride_slot,
+    stride_scale,
     begin,
     end,
     lowest,
@@ -73,11 +79,13 @@ def attend_span(
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     """Partial attention of a tile over the keys at positions begin..end (exclusive) of one span.
 
     q: [rows, CHANNELS]; positions: [rows] int32, -1 for a row without a query; pages: a row of the page table;
-    keys, values: the KV head's channels of slot 0; lowest: no row sees keys before it; scale includes log2(e).
+    keys, values: the KV head's channels of slot 0, in FORMAT; key_scales, value_scales: the head's of slot 0,
+    read for int8 only; lowest: no row sees keys before it; scale includes log2(e).
     Returns (maximum of the scores in base 2, sum of weights, weighted values), all fp32.
     """
     rows: tl.constexpr = q.shape[0]
@@ -94,9 +102,11 @@ def attend_span(
         k = tl.load(
             keys + slots[None, :] * stride_slot + dims[:, None],
             mask=inside[None, :] & (dims < HEAD_DIM)[:, None],
-            other=0.0,
+            other=0,
         )
-        scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
+        scores = tl.dot(q, stored_values(k, FORMAT).to(q.dtype), input_precision="ieee") * scale
+        if FORMAT == INT8:
+            scores = scores * tl.load(key_scales + slots * stride_scale, mask=inside, other=0.0)[None, :]
         if HAS_SOFTCAP:
             # log2(e) * cap * tanh(s / cap): scale already holds log2(e) / cap, and softcap log2(e) * cap.
             doubled = tl.minimum(2.0 * scores, 120.0, propagate_nan=tl.PropagateNan.ALL)
@@ -113,9 +123,13 @@ def attend_span(
         v = tl.load(
             values + slots[:, None] * stride_slot + dims[None, :],
             mask=inside[:, None] & (dims < HEAD_DIM)[None, :],
-            other=0.0,
+            other=0,
         )
         weighted = weighted * fade[:, None]
+        v = stored_values(v, FORMAT)
+        if FORMAT == INT8:
+            v_scale = tl.load(value_scales + slots * stride_scale, mask=inside, other=0.0)
+            v = v.to(tl.float32) * v_scale[:, None]
         weighted = tl.dot(weights.to(q.dtype), v.to(q.dtype), weighted, input_precision="ieee")
         maximum = new_maximum
     return maximum, total, weighted

@@ -19,6 +19,7 @@ _POINTERS = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
     torch.int8: "*i8",
+    torch.uint8: "*u8",
     torch.int32: "*i32",
     torch.int64: "*i64",
 }

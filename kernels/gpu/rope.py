@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ramet.kernels.gpu.formats import E4M3, PLAIN, format_of, to_e4m3, to_int8
 from ramet.kernels.gpu.launch import Launch, next_power_of_two, require_unit_stride
 
 _HEADS = 4
@@ -90,9 +91,9 @@ def rope_launch(
     )
 
 
-def write_kv(k: Tensor, v: Tensor, slots: Tensor, cache: tuple[Tensor, Tensor]) -> Launch:
+def write_kv(k: Tensor, v: Tensor, slots: Tensor, cache: tuple[Tensor, ...]) -> Launch:
     """Put k and v, rope applied, into the cache. Arguments as of ``rope_write_kv``; a token whose slot is -1 is
-    not written."""
+    not written. cache: also of e4m3 or int8, as the attention kernels take it (see ``attention``)."""
     for name, x in (("k", k), ("v", v)):
         require_unit_stride(name, x)
     if k.shape != v.shape or cache[0].shape[1:] != k.shape[1:] or cache[0].shape != cache[1].shape:
@@ -109,11 +110,18 @@ def write_kv(k: Tensor, v: Tensor, slots: Tensor, cache: tuple[Tensor, Tensor]) 
             "v": v,
             "v_out": cache[1],
             "slots": slots,
+            "k_scales": cache[2] if len(cache) > 2 else slots,
+            "v_scales": cache[3] if len(cache) > 2 else slots,
             **_strides("k", (k, cache[0])),
             **_strides("v", (v, cache[1])),
             "num_heads": num_heads,
         },
-        {"HEAD_DIM": head_dim, "CHANNELS": next_power_of_two(head_dim), "HEADS": _HEADS},
+        {
+            "HEAD_DIM": head_dim,
+            "CHANNELS": next_power_of_two(head_dim),
+            "HEADS": _HEADS,
+            "FORMAT": format_of(cache[0]),
+        },
         1,
         2,
     )
@@ -176,6 +184,35 @@ def _copy_heads(
     mask = active[:, None] & (dims < HEAD_DIM)[None, :]
     value = tl.load(x + heads[:, None] * stride_head + dims[None, :], mask=mask, other=0.0)
     tl.store(out + heads[:, None] * out_stride_head + dims[None, :], value.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _store_heads(
+    x,
+    out,
+    scales,
+    stride_head,
+    out_stride_head,
+    heads,
+    active,
+    HEAD_DIM: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    FORMAT: tl.constexpr,
+):
+    """``_copy_heads`` into a cache of FORMAT; scales: of the token's heads, written for int8 only."""
+    if FORMAT == PLAIN:
+        _copy_heads(x, out, stride_head, out_stride_head, heads, active, HEAD_DIM, CHANNELS)
+    else:
+        dims = tl.arange(0, CHANNELS)
+        mask = active[:, None] & (dims < HEAD_DIM)[None, :]
+        value = tl.load(x + heads[:, None] * stride_head + dims[None, :], mask=mask, other=0.0).to(tl.float32)
+        at = out + heads[:, None] * out_stride_head + dims[None, :]
+        if FORMAT == E4M3:
+            tl.store(at, to_e4m3(value), mask=mask)
+        else:
+            scale = tl.div_rn(tl.max(tl.abs(value), 1), 127.0)
+            tl.store(at, to_int8(value, scale[:, None]), mask=mask)
+            tl.store(scales + heads, scale, mask=active)
 
 
 @triton.jit
@@ -273,6 +310,8 @@ def _write_kernel(
     v,
     v_out,
     slots,
+    k_scales,
+    v_scales,
     k_stride_token,
     k_stride_head,
     k_out_stride_token,
@@ -285,28 +324,33 @@ def _write_kernel(
     HEAD_DIM: tl.constexpr,
     CHANNELS: tl.constexpr,
     HEADS: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     active = tl.where(slot >= 0, heads, num_heads) < num_heads
-    _copy_heads(
+    _store_heads(
         k + token * k_stride_token,
         k_out + slot * k_out_stride_token,
+        k_scales + slot * num_heads,
         k_stride_head,
         k_out_stride_head,
         heads,
         active,
         HEAD_DIM,
         CHANNELS,
+        FORMAT,
     )
-    _copy_heads(
+    _store_heads(
         v + token * v_stride_token,
         v_out + slot * v_out_stride_token,
+        v_scales + slot * num_heads,
         v_stride_head,
         v_out_stride_head,
         heads,
         active,
         HEAD_DIM,
         CHANNELS,
+        FORMAT,
     )

@@ -19,10 +19,10 @@ from ramet.kernels.gpu.attention import (
 from ramet.kernels.gpu.attention_tile import SPAN, tile_shape
 from ramet.kernels.gpu.rope import write_kv
 from ramet.runtime.attention.base import AttentionMetadata
-from ramet.runtime.attention.gpu_graph import GpuShape, GraphBuffers, unit_stride
+from ramet.runtime.attention.gpu_graph import DeviceMemory, GpuShape, GraphBuffers, unit_stride
 from ramet.runtime.attention.gpu_layout import GpuLayout, gpu_layout, has_shared_items
 from ramet.runtime.attention.layout import PageSlots, written_slots
-from ramet.runtime.forward import AttentionSpec, HostStaging, KVPool, device_copy
+from ramet.runtime.forward import AttentionSpec, HostStaging, device_copy
 
 
 class GpuAttentionBackend:
@@ -34,7 +34,7 @@ class GpuAttentionBackend:
 
     def __init__(
         self,
-        pool: KVPool,
+        pool: DeviceMemory,
         *,
         num_heads: int,
         num_kv_heads: int,
@@ -72,7 +72,7 @@ class GpuAttentionPlan:
     """One step's attention; an ``AttentionPlan``."""
 
     def __init__(
-        self, pool: KVPool, metadata: AttentionMetadata, shape: GpuShape, staging: HostStaging | None
+        self, pool: DeviceMemory, metadata: AttentionMetadata, shape: GpuShape, staging: HostStaging | None
     ) -> None:
         self._pool = pool
         self._staging = staging
@@ -147,7 +147,7 @@ class _WindowAttention:
         if self._kv_lens is None:
             self._items, self._pairs = to_device(layout.items), to_device(layout.pairs)
 
-    def attend(self, q: Tensor, cache: tuple[Tensor, Tensor], page_table: Tensor, op: AttentionOp) -> Tensor:
+    def attend(self, q: Tensor, cache: tuple[Tensor, ...], page_table: Tensor, op: AttentionOp) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if len(self._tiles):
             extend_attention(q, cache, page_table, self._tiles, out, op).run()

@@ -6,6 +6,7 @@ kernels are those of eager steps, with the same cuts: a token has the same bits 
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,20 @@ from ramet.kernels.gpu.attention_tile import SPAN, tile_shape
 from ramet.kernels.gpu.rope import write_kv
 from ramet.runtime.attention.base import AttentionMetadata, GraphSize
 from ramet.runtime.attention.gpu_layout import GpuLayout, gpu_layout
-from ramet.runtime.forward import AttentionSpec, HostStaging, KVPool
+from ramet.runtime.forward import AttentionSpec, HostStaging
 
 MAX_PARTIAL_BYTES = 1 << 28
 """Of the partial results of a step; one with more is computed eagerly. 16,384 spans of Llama 3 8B."""
 SMALL_BATCH = 8
 """Up to here batches are padded to powers of two, beyond to multiples of it."""
+
+
+class DeviceMemory(Protocol):
+    """A KV pool whose layers the kernels read and write as they are."""
+
+    def layer(self, layer_id: int) -> tuple[Tensor, ...]:
+        """K and V, and the scales of both where they are int8 (see ``kernels.gpu.attention``)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ class GraphBuffers:
     ``load`` overwrites them: a graph reads what was loaded last.
     """
 
-    def __init__(self, pool: KVPool, shape: GpuShape, *, max_rows: int, max_pages: int) -> None:
+    def __init__(self, pool: DeviceMemory, shape: GpuShape, *, max_rows: int, max_pages: int) -> None:
         device = shape.device
         self._pool = pool
         self._shape = shape

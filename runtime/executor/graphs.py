@@ -1,7 +1,7 @@
 """A model's launches, captured once and repeated: a step of decoding then costs one call of the driver."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -52,11 +52,13 @@ class CudaGraphCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._memory: tuple[int, int] | None = None
+        # An opaque handle of torch's.
+        self._memory: Any = None
 
     def capture(self, run: Callable[[], Tensor]) -> CudaGraph:
         with torch.cuda.device(self._device):
-            stream, outer = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            outer = torch.cuda.current_stream()
             stream.wait_stream(outer)
             with torch.cuda.stream(stream):
                 run()

@@ -3,6 +3,7 @@
 from ramet.runtime.forward.batch import AttentionPlan, AttentionSpec, ForwardBatch
 from ramet.runtime.forward.host_staging import HostStaging, device_copy
 from ramet.runtime.forward.kv_pool import DeviceKVPool, KVPool
+from ramet.runtime.forward.quantized_kv_pool import KVFormat, QuantizedKVPool
 
 __all__ = [
     "AttentionPlan",
@@ -10,6 +11,8 @@ __all__ = [
     "DeviceKVPool",
     "ForwardBatch",
     "HostStaging",
+    "KVFormat",
     "KVPool",
+    "QuantizedKVPool",
     "device_copy",
 ]

@@ -242,3 +242,30 @@ def test_draws_invert_what_the_filters_keep() -> None:
     numbers = torch.tensor([(1.0, 1.0, 0.0)] * 4 + [(1.0, 0.6, 0.0), (1.0, 1.0, 0.7)], dtype=torch.float64)
     top_ks = torch.tensor([0, 0, 0, 2, 0, 0])
     assert reference.draw_tokens(logits, uniforms, numbers, top_ks).tolist() == [0, 1, 2, 3, 1, 3]
+
+
+def test_int4_is_near_and_exact_for_its_own_values() -> None:
+    weight = random(6, 96)
+    packed, scale = reference.quantize_int4(weight)
+    assert packed.shape == (6, 48)
+    assert scale.shape == (6, 3)
+    back = reference.dequantize_int4(packed, scale)
+    assert ((back - weight).abs() <= scale.abs().repeat_interleave(32, dim=1) * 1.0001).all()
+    again = reference.dequantize_int4(*reference.quantize_int4(back))
+    torch.testing.assert_close(again, back)
+    assert not reference.dequantize_int4(*reference.quantize_int4(torch.zeros(1, 32))).any()
+    x = random(3, 96, seed=1)
+    torch.testing.assert_close(reference.linear_int4(x, packed, scale), x @ back.t())
+
+
+def test_e4m3_and_int8_of_heads_are_near() -> None:
+    x = random(5, 2, 64)
+    codes = reference.to_e4m3(x)
+    assert ((reference.from_e4m3(codes) - x).abs() <= x.abs() / 16 + 2**-10).all()
+    stored, scale = reference.quantize_heads_int8(x)
+    assert ((stored * scale[..., None] - x).abs() <= scale[..., None] * 0.501).all()
+    rows, row_scale = reference.quantize_rows_e4m3(x.view(10, 64))
+    back = reference.from_e4m3(rows) * row_scale[:, None]
+    assert ((back - x.view(10, 64)).abs() <= x.view(10, 64).abs() / 15 + row_scale[:, None]).all()
+    given = random(2, 64, seed=1)
+    torch.testing.assert_close(reference.linear_e4m3(given, rows, row_scale), given @ back.t())
