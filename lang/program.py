@@ -55,7 +55,10 @@ class Program:
         self._function = function
         self._bound = dict(bound or {})
         self._compilation = compilation
-        self._body = deferred(function) if compilation.defers else function
+        self._body = function
+        if compilation.defers:
+            # What is read at its end besides the outputs may not be left out.
+            self._body = deferred(function, says_its_end=compilation.outputs is None)
         self._signature = _signature_without_state(function, self.name)
         self._is_async = inspect.iscoroutinefunction(function)
 

@@ -343,6 +343,11 @@ def variable_to_say(state: ProgramState, name: str, *, formats: bool) -> Variabl
     return variable if is_text or formats else None
 
 
+def nothing_follows(state: ProgramState) -> None:
+    """The program's body has said everything: what it said since the last wait is a piece, and the last one."""
+    state._outline.branch.execution.pieces.release(whole=True)
+
+
 def _for_each(expression: object, size: int, place: Place) -> list[Any]:
     match expression:
         case list() | tuple() if len(expression) == size:

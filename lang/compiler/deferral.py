@@ -17,17 +17,19 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
 from ramet.lang import api
+from ramet.lang.compiler.tail import mark_end
 from ramet.lang.ir import Later, Node, Sequence, as_node
-from ramet.lang.state import ProgramState, variable_to_say
+from ramet.lang.state import ProgramState, nothing_follows, variable_to_say
 
 T = TypeVar("T", bound=ast.AST)
 
 ROLES = (api.system, api.user, api.assistant)
-_IS_STATE, _LATER, _JOINED = "ramet_is_state", "ramet_later", "ramet_joined"
+_IS_STATE, _LATER, _JOINED, _ENDS = "ramet_is_state", "ramet_later", "ramet_joined", "ramet_ends"
 
 
-def deferred(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function rewritten; itself where its source is not there or it has nothing to rewrite."""
+def deferred(function: Callable[..., Any], *, says_its_end: bool = True) -> Callable[..., Any]:
+    """The function rewritten; itself where its source is not there or it has nothing to rewrite.
+    ``says_its_end``: it also tells when it only reads from there on (``compiler.tail``)."""
     if not isinstance(function, FunctionType) or inspect.iscoroutinefunction(function):
         return function
     try:
@@ -39,13 +41,20 @@ def deferred(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     rewriter = _Rewriter(_names_of(function))
     definition.body = [rewriter.visit(statement) for statement in definition.body]
-    if not rewriter.num_rewritten:
+    num_marks = mark_end(definition, _end_mark) if says_its_end else 0
+    if not rewriter.num_rewritten and not num_marks:
         return function
     return _compiled(definition, function)
 
 
 def is_state(value: object) -> bool:
     return isinstance(value, ProgramState)
+
+
+def ends(value: object) -> None:
+    """The body says nothing any more."""
+    if isinstance(value, ProgramState):
+        nothing_follows(value)
 
 
 def later(source: Any, name: str, *, formats: bool) -> Any:
@@ -144,6 +153,10 @@ def _call(name: str, *arguments: ast.expr, keyword: ast.keyword | None = None) -
     return ast.Call(ast.Name(name, ast.Load()), list(arguments), [] if keyword is None else [keyword])
 
 
+def _end_mark(state: str) -> ast.stmt:
+    return ast.Expr(_call(_ENDS, ast.Name(state, ast.Load())))
+
+
 def _located(node: T, like: ast.AST) -> T:
     return ast.fix_missing_locations(ast.copy_location(node, like))
 
@@ -163,7 +176,7 @@ def _content(cell: CellType) -> object:
 
 def _compiled(definition: ast.FunctionDef, function: FunctionType) -> FunctionType:
     """The definition with the function's globals, cells and defaults, and its place in its file."""
-    helpers = {_IS_STATE: is_state, _LATER: later, _JOINED: joined}
+    helpers = {_IS_STATE: is_state, _LATER: later, _JOINED: joined, _ENDS: ends}
     definition.decorator_list = []
     names = [*function.__code__.co_freevars, *helpers]
     outer = ast.FunctionDef(

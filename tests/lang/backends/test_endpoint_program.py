@@ -185,6 +185,19 @@ def test_it_can_be_left_out(config: dict[str, Any], options: dict[str, Any]) -> 
         assert pair.num_sent == 0
 
 
+def test_what_a_body_returns_is_read_once_all_was_sent(pair: Pair) -> None:
+    @ramet.function
+    def skeleton(s: Any) -> Any:
+        s += ramet.user("points") + ramet.assistant(ramet.gen("points", max_tokens=4, seed=1))
+        forks = s.fork(2)
+        forks += ramet.user("more") + ramet.assistant(ramet.gen("text", max_tokens=4, temperature=0))
+        forks.join()
+        return [s["points"], *(text.strip() for text in s["text"])]
+
+    here, there = both(pair, skeleton)
+    assert there.ret_value == here.ret_value == [there["points"], *(text.strip() for text in there["text"])]
+
+
 def test_equal_calls_of_a_program_sent_whole_are_made_once(pair: Pair) -> None:
     @ramet.function
     def voters(s: Any) -> None:
