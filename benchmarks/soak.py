@@ -105,6 +105,7 @@ class Soak:
             kept.keep_response,
             kept.use_tool,
             kept.forsake_tool,
+            kept.run_behind,
         ]
 
     async def _period(self, acts: Sequence[Act], seconds: float, index: int, *, kills: bool) -> None:

@@ -1,5 +1,6 @@
 """What clients of a soak do that leaves something with the server: stored responses, and programs that wait."""
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from benchmarks.load_client import stream_events
 from benchmarks.soak_traffic import LATER, Ledger, answered
 
 RESPONSES, PROGRAMS = "/v1/responses", "/v1/programs"
+POLL_SECONDS = 0.2
 TOOL_RESULT = "It is 21 degrees and sunny."
 
 
@@ -50,6 +52,30 @@ class KeptTraffic:
         if told is not None and told != self._weather:
             self._ledger.fault(f"a program with a tool said {told!r} instead of {self._weather!r}")
         self._ledger.done["programs with tools"] += 1
+
+    async def run_behind(self) -> None:
+        """A program in the background: it goes on alone, and comes to what it comes to with a client."""
+        body = {"program": self._program["program"], "background": True, "stream": False}
+        begun = await answered(self._http, PROGRAMS, body)
+        if begun.status_code != 200:
+            self._ledger.fault(f"{PROGRAMS} answered {begun.status_code}: {begun.text[:300]}")
+            return
+        path = f"{PROGRAMS}/{begun.json()['id']}"
+        state = begun.json()
+        while state["status"] in ("running", "waiting"):
+            for asked in state["tool_calls"]:
+                results = [{"id": call["id"], "content": TOOL_RESULT} for call in asked["calls"]]
+                told = {"variable": asked["variable"], "results": results}
+                await self._expect(200, "POST", f"{path}/tool_results", json=told)
+            await asyncio.sleep(POLL_SECONDS)
+            state = (await self._expect(200, "GET", path)).json()
+        said = {name: one["value"] for name, one in state["variables"].items()}
+        if state["status"] != "completed" or said != {"answer": self._weather}:
+            self._ledger.fault(f"a program in the background came to {state}")
+        if self._random.random() < 0.5:
+            await self._expect(200, "DELETE", path)
+            await self._expect(404, "GET", path)
+        self._ledger.done["programs in the background"] += 1
 
     async def forsake_tool(self) -> None:
         """A program that waits for a tool, and never hears of it: its client leaves, or cancels it."""

@@ -32,15 +32,20 @@ def test_acts_find_what_they_left_and_leave_no_request_behind(tmp_path: Path) ->
         async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as http:
             traffic = KeptTraffic(http, face.info.model, ledger, 0, tool_tokens=400)
             await traffic.learn()
-            for one in (traffic.keep_response, traffic.use_tool, traffic.forsake_tool):
+            for one in (traffic.keep_response, traffic.use_tool, traffic.forsake_tool, traffic.run_behind):
                 await asyncio.gather(*(one() for _ in range(4)))
 
     with face, live_engine(face, face.tokenizer.spec, config) as server:
         asyncio.run(asyncio.wait_for(act(server.url), SECONDS))
         wait_until_idle(face)
     assert ledger.faults == []
-    counts = {"stored conversations": 4, "programs with tools": 4, "programs left waiting": 4}
-    assert dict(ledger.done) == counts
+    names = (
+        "stored conversations",
+        "programs with tools",
+        "programs left waiting",
+        "programs in the background",
+    )
+    assert dict(ledger.done) == dict.fromkeys(names, 4)
 
 
 def answered_wrong(request: httpx.Request) -> httpx.Response:
@@ -67,6 +72,7 @@ def test_wrong_answers_and_faults_are_entered() -> None:
             await traffic.keep_response()
             await traffic.use_tool()
             await traffic.forsake_tool()
+            await traffic.run_behind()
 
     asyncio.run(act())
     said = "\n".join(ledger.faults)
@@ -74,6 +80,7 @@ def test_wrong_answers_and_faults_are_entered() -> None:
     assert "GET /v1/responses/resp_1 answered 410: lost" in said
     assert "has not completed: 500" in said
     assert "/v1/programs answered 500" in said
+    assert "/v1/programs answered 500: broken" in said
 
 
 def test_what_refuses_responses_is_not_soaked() -> None:
