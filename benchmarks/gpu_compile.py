@@ -24,9 +24,11 @@ from ramet.kernels.gpu.attention import (
     fold_partials,
     tree_attention,
 )
+from ramet.kernels.gpu.experts import Blocks, ExpertWeights, down_launch, gate_up_launch, sum_launch
 from ramet.kernels.gpu.launch import Launch
 from ramet.kernels.gpu.linear_int8 import digits_launch, product_launch
 from ramet.kernels.gpu.linear_weight_only import e4m3_launch, int4_launch
+from ramet.kernels.gpu.mla import mla_decode, mla_partials
 from ramet.kernels.gpu.rope import rope_launch, write_kv
 from ramet.kernels.gpu.row_norm import norm_launch
 from ramet.kernels.gpu.sampling import CAPACITY, DrawParams, bitmask_launch, draw_launch
@@ -67,6 +69,8 @@ def launches(
         yield from _attention(128, dtype, AttentionOp(16, 128**-0.5), f", {name}", stored)
     yield from _elementwise(dtype)
     yield from _weight_only(dtype)
+    yield from _experts(dtype)
+    yield from _latent(dtype)
     yield from _sampling()
 
 
@@ -137,6 +141,44 @@ def _weight_only(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     e4m3 = _meta(HIDDEN, HIDDEN, dtype=torch.uint8), _meta(HIDDEN, dtype=torch.float32)
     yield "int4 linear", int4_launch(x, int4, None, x)
     yield "e4m3 linear", e4m3_launch(x, e4m3, None, x)
+
+
+def _experts(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    """Qwen3-30B-A3B's."""
+    num_experts, inner, hidden, top_k = 128, 768, 2048, 8
+    x, shares = _meta(NUM_TOKENS, hidden, dtype=dtype), _meta(NUM_TOKENS, top_k, dtype=torch.float32)
+    longs = _meta(NUM_TOKENS * top_k, dtype=torch.int64)
+    blocks = Blocks(longs, longs, longs, longs)
+    activated = _meta(NUM_TOKENS * top_k, inner, dtype=dtype)
+    parts = _meta(NUM_TOKENS * top_k, hidden, dtype=torch.float32)
+    for name, stored in (("", dtype), (", int8", torch.int8)):
+        gate_up = _meta(num_experts, 2 * inner, hidden, dtype=stored)
+        down = _meta(num_experts, hidden, inner, dtype=stored)
+        scales: list[Tensor | None] = [None, None]
+        if stored is torch.int8:
+            scales = [_meta(*x.shape[:2], dtype=torch.float32) for x in (gate_up, down)]
+        weights = ExpertWeights(gate_up, down, *scales)
+        yield f"experts, gate and up{name}", gate_up_launch(x, weights, blocks, top_k, "silu", activated)
+        yield f"experts, down{name}", down_launch(activated, weights, blocks, parts)
+    yield "experts, sum", sum_launch(parts, shares, x)
+
+
+def _latent(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    """DeepSeek-V2's and V3's."""
+    latent, rope = _meta(NUM_TOKENS, 128, 512, dtype=dtype), _meta(NUM_TOKENS, 128, 64, dtype=dtype)
+    partials = mla_partials(NUM_TOKENS * 16, latent)
+    decode = mla_decode(
+        (latent, rope),
+        _meta(4096, 576, dtype=dtype),
+        _ints(NUM_TOKENS, 256),
+        _ints(NUM_TOKENS),
+        partials,
+        page_size=16,
+        scale=0.1,
+        max_spans=16,
+    )
+    yield "latent decode", decode
+    yield "fold, latent", fold_partials(partials, _ints(NUM_TOKENS, 3), latent)
 
 
 def _sampling() -> Iterator[tuple[str, Launch]]:

@@ -1,6 +1,14 @@
 """One signature per op, dispatched by device. The meaning of each op is its oracle in ``reference.py``."""
 
-from ramet.kernels.dispatch import add_rms_norm, apply_bitmask, apply_rope, gated_activation, rms_norm
+from ramet.kernels.dispatch import (
+    add_rms_norm,
+    apply_bitmask,
+    apply_rope,
+    fused_experts,
+    gated_activation,
+    has_gpu_kernels,
+    rms_norm,
+)
 from ramet.kernels.int8 import Int8Weight, PreparedInt8Weight, linear_int8, prepare_int8_weight
 from ramet.kernels.reference import attention, quantize_rows_int8
 
@@ -11,7 +19,9 @@ __all__ = [
     "apply_bitmask",
     "apply_rope",
     "attention",
+    "fused_experts",
     "gated_activation",
+    "has_gpu_kernels",
     "linear_int8",
     "prepare_int8_weight",
     "quantize_rows_int8",

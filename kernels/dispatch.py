@@ -79,6 +79,35 @@ def apply_bitmask(logits: Tensor, first: int, mask: Tensor) -> None:
         gpu.apply_bitmask(logits, first, mask)
 
 
+def fused_experts(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor],
+    scales: tuple[Tensor, Tensor] | None,
+    shares: Tensor,
+    chosen: Tensor,
+    kind: str,
+) -> Tensor:
+    """sum over i of shares[t, i] * down_e(act(gate_e(x_t)) * up_e(x_t)), e = chosen[t, i].
+
+    x: [num_tokens, hidden]; weights: gate_up [num_experts, 2 * intermediate, hidden], gate's channels first,
+    and down [num_experts, hidden, intermediate], of x's dtype, or int8 with scales of [num_experts, channels]
+    fp32; shares, chosen: [num_tokens, top_k] fp32, int64. On a GPU nothing waits for the device.
+    """
+    gpu = gpu_kernels(x)
+    if gpu is not None:
+        own = gpu.ExpertWeights(*weights, *(scales or ()))
+        result: Tensor = gpu.fused_experts(x, own, shares, chosen, kind)
+        return result
+    if scales is not None:
+        weights = weights[0] * scales[0][..., None], weights[1] * scales[1][..., None]
+    return reference.fused_experts(x, weights[0], weights[1], shares, chosen, kind)
+
+
+def has_gpu_kernels(device: torch.device) -> bool:
+    """Whether tensors on it are Triton's to compute with."""
+    return device.type == "cuda" and triton_module() is not None
+
+
 def gpu_kernels(x: Tensor) -> ModuleType | None:
     """Triton's versions, for a tensor that they take."""
     return triton_module() if x.is_cuda and x.dtype in _GPU_DTYPES and x.stride(-1) == 1 else None

@@ -167,6 +167,36 @@ def linear_int8_grouped(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: T
     return (out if bias is None else out + bias).to(x.dtype)
 
 
+def fused_experts(
+    x: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, chosen: Tensor, kind: str
+) -> Tensor:
+    """sum over i of shares[t, i] * down_e(act(gate_e(x_t)) * up_e(x_t)), e = chosen[t, i].
+
+    x: [num_tokens, hidden]; gate_up: [num_experts, 2 * intermediate, hidden], gate's channels first; down:
+    [num_experts, hidden, intermediate]; shares, chosen: [num_tokens, top_k] fp32, int64; kind: see
+    ``gated_activation``. Returns x's shape and dtype.
+    """
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for rank in range(chosen.shape[1]):
+        for expert in sorted(set(chosen[:, rank].tolist())):
+            rows = torch.nonzero(chosen[:, rank] == expert)[:, 0]
+            inner = (x[rows].float() @ gate_up[expert].float().t()).to(x.dtype)
+            part = gated_activation(inner, kind).float() @ down[expert].float().t()
+            out[rows] += part * shares[rows, rank, None].float()
+    return out.to(x.dtype)
+
+
+def mla_decode(q_latent: Tensor, q_rope: Tensor, latent: Tensor, rope: Tensor, *, scale: float) -> Tensor:
+    """One row's attention over latent keys and values (DeepSeek-V2's MLA, arXiv 2405.04434, with the
+    up-projections absorbed into the query and the output).
+
+    q_latent: [num_heads, rank]; q_rope: [num_heads, rope_dim]; latent: [kv_len, rank], keys and values of all
+    heads; rope: [kv_len, rope_dim], the keys' rotated part. Returns [num_heads, rank].
+    """
+    scores = (q_latent.float() @ latent.float().t() + q_rope.float() @ rope.float().t()) * scale
+    return (scores.softmax(-1) @ latent.float()).to(q_latent.dtype)
+
+
 def apply_bitmask(logits: Tensor, first: int, mask: Tensor) -> None:
     """Set rows first.. of ``logits`` to -inf where their bit is 0.
 

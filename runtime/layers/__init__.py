@@ -5,7 +5,7 @@ from ramet.runtime.layers.decoder_layer import DecoderLayer
 from ramet.runtime.layers.embedding import Embedding, FloatEmbedding, Int8Embedding
 from ramet.runtime.layers.linear import FloatLinear, Int8Linear, Int16Linear, Linear, linear_from, linear_of
 from ramet.runtime.layers.mlp import MLP, GatedMLP
-from ramet.runtime.layers.moe import SparseMLP
+from ramet.runtime.layers.moe import FusedSparseMLP, SparseMLP
 from ramet.runtime.layers.norm import RMSNorm
 from ramet.runtime.layers.rotary import RotaryTable
 
@@ -16,6 +16,7 @@ __all__ = [
     "Embedding",
     "FloatEmbedding",
     "FloatLinear",
+    "FusedSparseMLP",
     "GatedMLP",
     "Int8Embedding",
     "Int8Linear",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ramet.kernels import fused_experts
 from ramet.runtime.layers.linear import Linear
 from ramet.runtime.layers.mlp import MLP
 
@@ -28,9 +29,7 @@ class SparseMLP:
         self._normalize = normalize
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = self._router(x).float().softmax(-1).topk(self._top_k, dim=-1)
-        if self._normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
+        weights, chosen = _route(self._router, x, self._top_k, self._normalize)
         outputs = self._run(x, chosen)
         return (outputs * weights[:, :, None]).sum(1).to(x.dtype)
 
@@ -48,3 +47,39 @@ class SparseMLP:
         outputs = torch.empty_like(grouped)
         outputs[by_expert] = torch.cat(parts) if parts else grouped
         return outputs.view(x.shape[0], self._top_k, x.shape[1])
+
+
+class FusedSparseMLP:
+    """``SparseMLP`` with all experts' weights together, for devices that have a kernel for it: a step costs a
+    few launches instead of some for each expert, and the host does not wait to know who was chosen.
+    """
+
+    def __init__(
+        self,
+        router: Linear,
+        weights: tuple[Tensor, Tensor],
+        scales: tuple[Tensor, Tensor] | None,
+        *,
+        activation: str,
+        num_experts_per_token: int,
+        normalize: bool,
+    ) -> None:
+        """weights, scales: see ``kernels.fused_experts``."""
+        self._router = router
+        self._weights = weights[0].contiguous(), weights[1].contiguous()
+        self._scales = None if scales is None else (scales[0].contiguous(), scales[1].contiguous())
+        self._activation = activation
+        self._top_k = num_experts_per_token
+        self._normalize = normalize
+
+    def __call__(self, x: Tensor) -> Tensor:
+        shares, chosen = _route(self._router, x, self._top_k, self._normalize)
+        return fused_experts(x, self._weights, self._scales, shares, chosen, self._activation)
+
+
+def _route(router: Linear, x: Tensor, top_k: int, normalize: bool) -> tuple[Tensor, Tensor]:
+    """The chosen experts' shares and numbers, [num_tokens, top_k] each, the largest first."""
+    shares, chosen = router(x).float().softmax(-1).topk(top_k, dim=-1)
+    if normalize:
+        shares = shares / shares.sum(-1, keepdim=True)
+    return shares, chosen

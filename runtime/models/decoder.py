@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ramet.kernels import has_gpu_kernels
 from ramet.runtime.forward import AttentionSpec, ForwardBatch
 from ramet.runtime.layers import (
     MLP,
@@ -14,6 +15,7 @@ from ramet.runtime.layers import (
     DecoderLayer,
     Embedding,
     FloatEmbedding,
+    FusedSparseMLP,
     GatedMLP,
     Int8Embedding,
     RMSNorm,
@@ -138,12 +140,20 @@ def _mlp(config: ModelConfig, weights: Mapping[str, Tensor], layer: int) -> MLP:
     )
 
 
-def _sparse_mlp(config: ModelConfig, moe: MoeConfig, weights: Mapping[str, Tensor], prefix: str) -> SparseMLP:
-    gate_up, gate_up_scale = (
-        weights[f"{prefix}.experts.gate_up.weight"],
-        weights.get(f"{prefix}.experts.gate_up.scale"),
-    )
-    down, down_scale = weights[f"{prefix}.experts.down.weight"], weights.get(f"{prefix}.experts.down.scale")
+def _sparse_mlp(config: ModelConfig, moe: MoeConfig, weights: Mapping[str, Tensor], prefix: str) -> MLP:
+    names = "gate_up", "down"
+    gate_up, down = (weights[f"{prefix}.experts.{name}.weight"] for name in names)
+    gate_up_scale, down_scale = (weights.get(f"{prefix}.experts.{name}.scale") for name in names)
+    router = linear_from(weights, f"{prefix}.router")
+    if has_gpu_kernels(gate_up.device):
+        return FusedSparseMLP(
+            router,
+            (gate_up, down),
+            None if gate_up_scale is None or down_scale is None else (gate_up_scale, down_scale),
+            activation=config.activation,
+            num_experts_per_token=moe.num_experts_per_token,
+            normalize=moe.normalize_top_k,
+        )
     experts = [
         GatedMLP(
             linear_of(gate_up[i], None if gate_up_scale is None else gate_up_scale[i]),
@@ -153,10 +163,7 @@ def _sparse_mlp(config: ModelConfig, moe: MoeConfig, weights: Mapping[str, Tenso
         for i in range(moe.num_experts)
     ]
     return SparseMLP(
-        linear_from(weights, f"{prefix}.router"),
-        experts,
-        num_experts_per_token=moe.num_experts_per_token,
-        normalize=moe.normalize_top_k,
+        router, experts, num_experts_per_token=moe.num_experts_per_token, normalize=moe.normalize_top_k
     )
 
 

@@ -79,3 +79,15 @@ def test_a_bitmask_where_there_is_no_kernel() -> None:
     logits = torch.zeros(2, 5)
     kernels.apply_bitmask(logits, 1, torch.tensor([[0b10010]], dtype=torch.int32))
     assert logits.isinf().tolist() == [[False] * 5, [True, False, True, True, False]]
+
+
+def test_experts_where_there_is_no_kernel() -> None:
+    assert not kernels.has_gpu_kernels(torch.device("cpu"))
+    x, gate_up, down = random(2, 8), random(3, 8, 8, seed=1), random(3, 8, 4, seed=2)
+    shares, chosen = torch.full((2, 1), 0.5), torch.tensor([[2], [0]])
+    expected = reference.fused_experts(x, gate_up, down, shares, chosen, "silu")
+    assert torch.equal(kernels.fused_experts(x, (gate_up, down), None, shares, chosen, "silu"), expected)
+    stored = [reference.quantize_heads_int8(weight) for weight in (gate_up, down)]
+    weights, scales = ((stored[0][i], stored[1][i]) for i in (0, 1))
+    found = kernels.fused_experts(x, weights, scales, shares, chosen, "silu")
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)

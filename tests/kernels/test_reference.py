@@ -269,3 +269,31 @@ def test_e4m3_and_int8_of_heads_are_near() -> None:
     assert ((back - x.view(10, 64)).abs() <= x.view(10, 64).abs() / 15 + row_scale[:, None]).all()
     given = random(2, 64, seed=1)
     torch.testing.assert_close(reference.linear_e4m3(given, rows, row_scale), given @ back.t())
+
+
+def test_fused_experts_sum_the_chosen_ones() -> None:
+    x, gate_up, down = random(2, 4), random(3, 6, 4, seed=1), random(3, 4, 3, seed=2)
+    shares, chosen = torch.tensor([[0.75, 0.25], [1.0, 0.0]]), torch.tensor([[2, 0], [1, 2]])
+    found = exact(reference.fused_experts(x, gate_up, down, shares, chosen, "silu"))
+    for token in range(2):
+        expected = np.zeros(4)
+        for share, expert in zip(shares[token].tolist(), chosen[token].tolist(), strict=True):
+            both = exact(gate_up[expert]) @ exact(x[token])
+            gate = both[:3] / (1 + np.exp(-both[:3]))
+            expected += share * exact(down[expert]) @ (gate * both[3:])
+        np.testing.assert_allclose(found[token], expected, atol=1e-5)
+
+
+def test_latent_attention_is_attention_with_one_key_for_all_heads() -> None:
+    q_latent, q_rope, latent, rope = (
+        random(3, 8),
+        random(3, 4, seed=1),
+        random(5, 8, seed=2),
+        random(5, 4, seed=3),
+    )
+    found = reference.mla_decode(q_latent, q_rope, latent, rope, scale=0.3)
+    q = torch.cat((q_latent, q_rope), dim=1)[None]
+    keys = torch.cat((latent, rope), dim=1)[:, None]
+    values = torch.cat((latent, torch.zeros(5, 4)), dim=1)[:, None]
+    expected = reference.attention(q, keys, values, scale=0.3, sliding_window=None, softcap=None)
+    torch.testing.assert_close(found, expected[0, :, :8])

@@ -8,7 +8,7 @@ from torch import Tensor
 from ramet.kernels import quantize_rows_int8
 from ramet.runtime.layers.linear import FloatLinear, Int8Linear, Int16Linear, Linear, quantize_rows_int16
 from ramet.runtime.layers.mlp import GatedMLP
-from ramet.runtime.layers.moe import SparseMLP
+from ramet.runtime.layers.moe import FusedSparseMLP, SparseMLP
 
 NUM_EXPERTS, HIDDEN, INNER = 5, 32, 32
 
@@ -72,3 +72,35 @@ def test_half_precision_keeps_its_dtype() -> None:
     got = mlp(x)
     assert got.dtype == torch.bfloat16
     assert torch.allclose(got.float(), experts[0](x).float(), atol=1e-2)  # equal experts: the weights sum to 1
+
+
+@given(
+    num_tokens=st.integers(1, 12),
+    top_k=st.integers(1, NUM_EXPERTS),
+    normalize=st.booleans(),
+    quantized=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_fused_experts_are_those_of_one_after_another(
+    num_tokens: int, top_k: int, normalize: bool, quantized: bool, seed: int
+) -> None:
+    mlp, _, router = sparse(top_k, normalize, quantized)
+    gate_up = torch.stack([random(2 * INNER, HIDDEN, seed=i) for i in range(NUM_EXPERTS)])
+    down = torch.stack([random(HIDDEN, INNER, seed=i + 50) for i in range(NUM_EXPERTS)])
+    scales = None
+    if quantized:
+        (gate_up, gate_up_scale), (down, down_scale) = (
+            [torch.stack(part) for part in zip(*(quantize_rows_int8(one) for one in whole), strict=True)]
+            for whole in (gate_up, down)
+        )
+        scales = gate_up_scale, down_scale
+    fused = FusedSparseMLP(
+        router,
+        (gate_up, down),
+        scales,
+        activation="silu",
+        num_experts_per_token=top_k,
+        normalize=normalize,
+    )
+    x = random(num_tokens, HIDDEN, seed=seed)
+    torch.testing.assert_close(fused(x), mlp(x), atol=2e-3 if quantized else 1e-5, rtol=1e-3)
