@@ -1,8 +1,12 @@
 """ServerConfig: every setting of the HTTP side, in one frozen record."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.protocol.reasoning import FORMATS as REASONING_FORMATS
+from ramet.runtime.server.tools.formats import FORMATS as TOOL_FORMATS
 
 MAX_PORT = 65535
 
@@ -75,8 +79,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_seconds("drain_timeout", self.drain_timeout, 0.0)
         if not isinstance(self.otel, bool):
             raise InvalidRequestError(f"otel is {self.otel!r}; it must be true or false", field="otel")
+        for name in ("host", "response_store"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidRequestError(f"{name} is {getattr(self, name)!r}; it must be a string", field=name)
         if not self.host:
             raise InvalidRequestError("host is empty; give an address such as 127.0.0.1", field="host")
+        _check_name("tool_format", self.tool_format, ("auto", *TOOL_FORMATS))
+        _check_name("reasoning_format", self.reasoning_format, ("auto", "none", *REASONING_FORMATS))
         for name in ("served_model_names", "api_keys", "cors_origins"):
             if any(not isinstance(entry, str) or not entry.strip() for entry in getattr(self, name)):
                 raise InvalidRequestError(f"{name} has an empty entry; remove it", field=name)
@@ -87,6 +96,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     "api_keys has a key with spaces or characters beyond ASCII, which no header can carry",
                     field="api_keys",
                 )
+
+
+def _check_name(field: str, value: object, names: Sequence[str]) -> None:
+    if value not in names:
+        raise InvalidRequestError(f"{field} is {value!r}; it must be one of {', '.join(names)}", field=field)
 
 
 def _check_int(field: str, value: object, low: int, high: int) -> None:

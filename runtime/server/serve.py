@@ -17,6 +17,7 @@ from ramet.runtime.server.app import create_app
 from ramet.runtime.server.config import ServerConfig
 from ramet.runtime.server.connections import ConnectionLimits, bounded
 from ramet.runtime.server.gateway import Gateway
+from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.settings import ServeSettings, described_settings
 
 logger = logging.getLogger(__name__)
@@ -35,11 +36,15 @@ def serve(settings: ServeSettings, announce: Announce, *, builder: str = DEFAULT
     after, so that nobody is let in before there is someone to answer.
 
     Raises:
-        InvalidRequestError: the address cannot be bound, or a setting does not suit the model.
+        InvalidRequestError: the address cannot be bound, the store cannot be opened, or a setting does not suit
+            the model.
         ModelLoadError, EngineDeadError: the engine could not be started.
     """
     config = settings.server
     logger.info("settings: %s", described_settings(settings))
+    if config.response_store:
+        # What is wrong with it is known before the model is loaded.
+        ResponseStore(config.response_store).close()
     with (
         contextlib.closing(bound_socket(config.host, config.port)) as listener,
         EngineProcess(
@@ -85,8 +90,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except OSError as error:
-        raise InvalidRequestError(f"host {host!r} is no address: {error}", field="host") from None
+    except (OSError, UnicodeError) as error:
+        raise InvalidRequestError(f"host {host[:80]!r} is no address: {error}", field="host") from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

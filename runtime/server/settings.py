@@ -16,11 +16,19 @@ from ramet.runtime.server.config import ServerConfig
 
 DEFAULT_START_TIMEOUT = 600.0
 DEFAULT_HANG_TIMEOUT = 120.0
+MAX_BRACKETS = 1000
+"""Of a file of settings: a parser of nested lists goes as deep as they are."""
 
 _OWN = ("start_timeout", "hang_timeout", "api_key_file")
-_ELSEWHERE = {
+_AS_OPTIONS = {
     "api_key": "api_keys",
+    "cors_origin": "cors_origins",
     "served_model_name": "served_model_names",
+    "prefix_cache": "enable_prefix_cache",
+}
+"""What the command line calls them: a file may say either."""
+_LISTS = ("api_keys", "cors_origins", "served_model_names")
+_ELSEWHERE = {
     "max_queue_size": "max_queued_requests",
     "cors_allow_origins": "cors_origins",
     "timeout": "request_timeout",
@@ -65,7 +73,7 @@ def serve_settings(
     for name in ("served_model_names", "cors_origins"):
         if name in server:
             server[name] = tuple(_as_list(server[name], name))
-    if "response_store" in server:
+    if isinstance(server.get("response_store"), Path):
         server["response_store"] = str(server["response_store"])
     server["api_keys"] = tuple(dict.fromkeys(keys))
     return ServeSettings(
@@ -90,22 +98,45 @@ def described_settings(settings: ServeSettings) -> dict[str, Any]:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as opened:
-            content = tomllib.load(opened)
+        text = file.read_bytes().decode("utf-8")
+        if text.count("[") > MAX_BRACKETS:
+            raise InvalidRequestError(
+                f"{file} has {text.count('[')} brackets, which no settings need; give a file of settings",
+                field="config",
+            )
+        content = tomllib.loads(text)
     except OSError as error:
         raise InvalidRequestError(f"{file} cannot be read: {error.strerror}", field="config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{file} is not TOML: {error}", field="config") from None
-    return {name.replace("-", "_"): value for name, value in content.items()}
+    settings: dict[str, Any] = {}
+    for written, value in content.items():
+        name = written.replace("-", "_")
+        if isinstance(value, dict):
+            raise InvalidRequestError(
+                f"{file} has a table [{written}]; settings stand at its top, outside of tables", field=name
+            )
+        name = _AS_OPTIONS.get(name, name)
+        if name in _LISTS and name != written.replace("-", "_") and isinstance(value, str):
+            # Under the option's name it may be one, as there.
+            value = [value]
+        if name in settings:
+            raise InvalidRequestError(f"{file} has {name} twice, under two names; remove one", field=name)
+        settings[name] = value
+    return settings
 
 
 def _read_keys(file: object) -> list[str]:
     """One key a line; empty lines and those that begin with # are none."""
-    path = Path(str(file))
+    if not isinstance(file, str | Path):
+        raise InvalidRequestError(f"api_key_file is {file!r}; it must be a path", field="api_key_file")
+    path = Path(file)
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}", field="api_key_file") from None
+    except OSError as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}", field="api_key_file") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{path} is no text: {error}", field="api_key_file") from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         # An empty file would open the server to everyone, which nobody means.

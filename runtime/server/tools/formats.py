@@ -1,9 +1,12 @@
 """How models write tool calls. Which one a model uses is seen in its chat template."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ramet.runtime.protocol import InvalidRequestError
-from ramet.runtime.tokenizer import TokenizerSpec
+
+if TYPE_CHECKING:
+    from ramet.runtime.tokenizer import TokenizerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ JSON = ToolFormat("json", is_list=True)
 FORMATS = {one.name: one for one in (HERMES, LLAMA3, MISTRAL, JSON)}
 
 
-def tool_format(wanted: str, spec: TokenizerSpec) -> ToolFormat:
+def tool_format(wanted: str, spec: "TokenizerSpec") -> ToolFormat:
     """The format that ``wanted`` names; auto: the one in the model's chat template.
 
     Raises:

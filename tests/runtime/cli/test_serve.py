@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from ramet.runtime.cli import serve as command
+from ramet.runtime.cli.app import app
 from ramet.runtime.engine.client import EngineInfo
+from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.settings import ServeSettings, serve_settings
 from tests.runtime.cli.conftest import Ramet
 
@@ -67,3 +70,16 @@ def test_it_says_what_it_serves_and_how_to_call_it(capsys: pytest.CaptureFixture
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
     assert '"model": "it\'s [red]"' in words[-1]
     assert "secret" not in first + curl
+
+
+def test_each_option_may_stand_in_a_file_under_its_own_name(tmp_path: Path) -> None:
+    """And a value that is none is refused by the setting's name, whatever its type."""
+    options = [one for one in get_command(app).commands["serve"].params if one.name not in ("config", "help")]  # type: ignore[attr-defined]
+    assert len(options) >= 40
+    for option in options:
+        name = max(option.opts, key=len).removeprefix("--").replace("-", "_")
+        file = tmp_path / f"{name}.toml"
+        file.write_text(f"{name} = 1979-05-27\n")
+        with pytest.raises(InvalidRequestError) as raised:
+            serve_settings({}, file)
+        assert raised.value.field == option.name, name

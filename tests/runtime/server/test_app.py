@@ -7,9 +7,7 @@ import openai
 import pytest
 
 from ramet.runtime import server as package
-from ramet.runtime.protocol import InvalidRequestError
-from ramet.runtime.server import ServerConfig, create_app
-from tests.runtime.server.speaking_server import Served, error_of, live, open_engine, spec
+from tests.runtime.server.speaking_server import Served, error_of, live
 
 
 def test_unknown_routes_and_methods(server: Served) -> None:
@@ -172,13 +170,6 @@ def test_the_model_has_to_be_named(server: Served) -> None:
 
 def test_a_trailing_slash_is_led_to_the_route(server: Served) -> None:
     assert server.get("/v1/models/", follow_redirects=True).status_code == 200
-
-
-def test_settings_that_do_not_exist_are_refused_at_the_start() -> None:
-    with open_engine(spec()) as engine:
-        for config in (ServerConfig(tool_format="x"), ServerConfig(reasoning_format="x")):
-            with pytest.raises(InvalidRequestError):
-                create_app(engine, spec(), config)
 
 
 def test_the_package_has_what_it_names() -> None:

@@ -26,6 +26,21 @@ def test_the_command_line_counts_before_the_file_and_that_before_the_defaults(tm
     assert serve_settings({}, None).engine.model == "smollm2"
 
 
+def test_a_file_may_call_them_as_the_options_are_called(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        'api-key = "k"\ncors_origin = ["https://x"]\nserved_model_name = "m"\nprefix_cache = false\n'
+        'response_store = "r.sqlite"\n',
+    )
+    settings = serve_settings({}, file)
+    assert settings.server.api_keys == ("k",)
+    assert settings.server.cors_origins == ("https://x",)
+    assert settings.server.served_model_names == ("m",)
+    assert not settings.engine.enable_prefix_cache
+    assert settings.server.response_store == "r.sqlite"
+    assert serve_settings({"response_store": Path("r")}, None).server.response_store == "r"
+
+
 def test_keys_of_all_sources_count(tmp_path: Path) -> None:
     keys = write(tmp_path, "# mine\n\nfrom-file\n", "keys")
     file = write(tmp_path, f'api_keys = ["in-toml"]\napi_key_file = "{keys}"\n')
@@ -39,7 +54,16 @@ def test_keys_of_all_sources_count(tmp_path: Path) -> None:
     ("text", "match"),
     [
         ("prot = 1", "did you mean port"),
-        ('api_key = "x"', "here it is api_keys"),
+        ('api_keys = ["x"]\napi_key = "y"', "api_keys twice"),
+        ("[server]\nport = 1", r"has a table \[server\]"),
+        ("api_key = 5", "must be a list"),
+        ("api_key_file = 5", "api_key_file is 5; it must be a path"),
+        ("response_store = 5", "response_store is 5; it must be a string"),
+        ('host = ["x"]', "host is .*; it must be a string"),
+        ('tool_format = "x"', "tool_format is 'x'; it must be one of auto, hermes"),
+        ('reasoning_format = "x"', "reasoning_format is 'x'; it must be one of auto, none"),
+        (f"port = {'[' * 2000}{']' * 2000}", "2000 brackets"),
+        ("port = '\x00'", "is not TOML"),
         ("port = ", "is not TOML"),
         ('api_keys = "x"', "must be a list"),
         ("start_timeout = 0", "start_timeout is 0"),
