@@ -58,3 +58,18 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_while_the_commands_are_loaded_says_nothing() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'ramet.runtime.cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "from ramet.runtime.cli import main\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
