@@ -9,81 +9,22 @@
  * score adds up over the head's dimensions one after the other, the values key after key, and what a query does
  * not see adds an exact 0.
  */
-#include "parallel.h"
-#include "vector_math.h"
+#include "attention.h"
 #include <string.h>
 
-#define SPAN 192
-#define KEYS 16       /* of a block: lanes of a vector */
 #define SCORE_ROWS 8
 #define VALUE_ROWS 6
-#define FOLDS_AT_ONCE 8 /* tokens */
-#define DIMS 64       /* of a value block: four vectors */
-
-typedef struct {
-    int64_t first_slot, num_keys, first_pair, num_pairs;
-} item;
-
-typedef struct {
-    int32_t token, begin, end, partial; /* the keys begin..end of the item are visible */
-} pair;
-
-typedef struct {
-    const float *q;
-    int64_t q_stride;
-    const float *keys, *values; /* [num_slots][num_kv_heads][head_dim] */
-    int64_t num_kv_heads, group_size, head_dim;
-    const int64_t *slots;
-    const item *items;
-    const pair *pairs;
-    float scale, softcap;       /* softcap 0: none */
-    float *partials;            /* [num_partials][num_heads][head_dim + 2]: values, highest, sum */
-    const int64_t *folds;
-    float *scratch;             /* scratch_size floats a thread */
-    int64_t scratch_size;
-    float *out;
-} attention;
-
-static int64_t partial_size(const attention *a) { return a->head_dim + 2; }
-
-static inline __attribute__((always_inline)) void transpose16(__m512 r[16])
-{
-    __m512 t[16];
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; i++) {
-        __m512d a = _mm512_castps_pd(t[4 * i]), b = _mm512_castps_pd(t[4 * i + 1]);
-        __m512d c = _mm512_castps_pd(t[4 * i + 2]), d = _mm512_castps_pd(t[4 * i + 3]);
-        r[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
-        r[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
-        r[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
-        r[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88);
-        t[4 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
-        t[8 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
-        t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
-        r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
-        r[4 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0x88);
-        r[12 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0xdd);
-    }
-}
 
 /* Up to 16 keys of one KV head as [head_dim][16]. */
 static void transpose_keys(const attention *a, const int64_t *slots, int64_t count, int64_t kv_head, float *out)
 {
     const int64_t slot_size = a->num_kv_heads * a->head_dim;
+    const float *keys = (const float *)a->keys + kv_head * a->head_dim;
     for (int64_t dim = 0; dim < a->head_dim; dim += 16) {
         __m512 rows[16];
 #pragma GCC unroll 16
         for (int key = 0; key < KEYS; key++)
-            rows[key] = key < count ? _mm512_loadu_ps(a->keys + slots[key] * slot_size + kv_head * a->head_dim + dim)
+            rows[key] = key < count ? _mm512_loadu_ps(keys + slots[key] * slot_size + dim)
                                     : _mm512_setzero_ps();
         transpose16(rows);
 #pragma GCC unroll 16
@@ -115,7 +56,7 @@ static inline __attribute__((always_inline)) void value_rows(const attention *a,
                                                              float *const *out, const int ROWS)
 {
     const int64_t slot_size = a->num_kv_heads * a->head_dim;
-    const float *values = a->values + kv_head * a->head_dim + dim;
+    const float *values = (const float *)a->values + kv_head * a->head_dim + dim;
     const int64_t width = a->head_dim - dim;
     const __mmask16 second = tail_mask(width - 16), third = tail_mask(width - 32), fourth = tail_mask(width - 48);
     __m512 sums[VALUE_ROWS][4];
@@ -147,24 +88,11 @@ static inline __attribute__((always_inline)) void value_rows(const attention *a,
 /* Scores to exponentials in place; the highest score and the sum go behind the partial's values. */
 static void exponentials(const attention *a, const pair *p, int64_t padded, float *scores, float *tail)
 {
-    const __m512 scale = _mm512_set1_ps(a->scale), lowest = _mm512_set1_ps(-__builtin_inff());
-    __m512 highest = lowest;
-    for (int64_t key = 0; key < padded; key += KEYS) {
-        __m512 s = _mm512_mul_ps(_mm512_load_ps(scores + key), scale);
-        if (a->softcap != 0.0f) {
-            const __m512 cap = _mm512_set1_ps(a->softcap);
-            s = _mm512_mul_ps(tanh16(_mm512_div_ps(s, cap)), cap);
-        }
-        __mmask16 visible = (__mmask16)(tail_mask(p->end - key) & ~tail_mask(p->begin - key));
-        s = _mm512_mask_mov_ps(lowest, visible, s);
-        _mm512_store_ps(scores + key, s);
-        highest = _mm512_max_ps(highest, s);
-    }
-    tail[0] = _mm512_reduce_max_ps(highest);
+    tail[0] = masked_scores(a, p, padded, scores);
     __m512 sum = _mm512_setzero_ps();
     for (int64_t key = 0; key < padded; key += KEYS) {
         __m512 weight = exp16(_mm512_sub_ps(_mm512_load_ps(scores + key), _mm512_set1_ps(tail[0])));
-        weight = _mm512_maskz_mov_ps((__mmask16)(tail_mask(p->end - key) & ~tail_mask(p->begin - key)), weight);
+        weight = _mm512_maskz_mov_ps(visible_keys(p, key), weight);
         _mm512_store_ps(scores + key, weight);
         sum = _mm512_add_ps(sum, weight);
     }
@@ -174,13 +102,10 @@ static void exponentials(const attention *a, const pair *p, int64_t padded, floa
 static void attend_item(const attention *a, const item *it, int64_t kv_head, float *scratch)
 {
     const int64_t group = a->group_size, rows = it->num_pairs * group, head_dim = a->head_dim;
-    const int64_t num_heads = a->num_kv_heads * group, padded = (it->num_keys + KEYS - 1) / KEYS * KEYS;
+    const int64_t padded = (it->num_keys + KEYS - 1) / KEYS * KEYS;
     const pair *pairs = a->pairs + it->first_pair;
     const int64_t *slots = a->slots + it->first_slot;
     float *transposed = scratch, *scores = scratch + head_dim * KEYS;
-#define QUERY(row) (a->q + pairs[(row) / group].token * a->q_stride + (kv_head * group + (row) % group) * head_dim)
-#define PARTIAL(row) \
-    (a->partials + (pairs[(row) / group].partial * num_heads + kv_head * group + (row) % group) * partial_size(a))
     for (int64_t key = 0; key < padded; key += KEYS) {
         int64_t count = it->num_keys - key < KEYS ? it->num_keys - key : KEYS;
         transpose_keys(a, slots + key, count, kv_head, transposed);
@@ -188,7 +113,7 @@ static void attend_item(const attention *a, const item *it, int64_t kv_head, flo
             const float *queries[SCORE_ROWS];
             int64_t used = rows - row < SCORE_ROWS ? rows - row : SCORE_ROWS;
             for (int64_t i = 0; i < used; i++)
-                queries[i] = QUERY(row + i);
+                queries[i] = query_of(a, pairs, kv_head, row + i);
             float *to = scores + row * SPAN + key;
             switch (used) {
             case 1: score_rows(queries, transposed, head_dim, to, 1); break;
@@ -202,13 +127,15 @@ static void attend_item(const attention *a, const item *it, int64_t kv_head, flo
             }
         }
     }
-    for (int64_t row = 0; row < rows; row++)
-        exponentials(a, pairs + row / group, padded, scores + row * SPAN, PARTIAL(row) + head_dim);
+    for (int64_t row = 0; row < rows; row++) {
+        float *tail = partial_of(a, pairs, kv_head, row) + head_dim;
+        exponentials(a, pairs + row / group, padded, scores + row * SPAN, tail);
+    }
     for (int64_t row = 0; row < rows; row += VALUE_ROWS) {
         float *out[VALUE_ROWS];
         int64_t used = rows - row < VALUE_ROWS ? rows - row : VALUE_ROWS;
         for (int64_t i = 0; i < used; i++)
-            out[i] = PARTIAL(row + i);
+            out[i] = partial_of(a, pairs, kv_head, row + i);
         const float *weights = scores + row * SPAN;
         for (int64_t dim = 0; dim < head_dim; dim += DIMS)
             switch (used) {
@@ -222,42 +149,10 @@ static void attend_item(const attention *a, const item *it, int64_t kv_head, flo
     }
 }
 
-/* One head's partial results of a token, in the order of its spans. */
-static void fold(const float *partial, int64_t count, int64_t step, int64_t head_dim, float *out)
-{
-    float highest = partial[head_dim];
-    for (int64_t i = 1; i < count; i++)
-        highest = partial[i * step + head_dim] > highest ? partial[i * step + head_dim] : highest;
-    __m512 total = _mm512_setzero_ps();
-    for (int64_t i = 0; i < count; i++) {
-        const float *from = partial + i * step;
-        __m512 share = exp16(_mm512_set1_ps(from[head_dim] - highest));
-        total = _mm512_fmadd_ps(share, _mm512_set1_ps(from[head_dim + 1]), total);
-        for (int64_t dim = 0; dim < head_dim; dim += 16) {
-            __m512 before = i == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(out + dim);
-            _mm512_storeu_ps(out + dim, _mm512_fmadd_ps(share, _mm512_loadu_ps(from + dim), before));
-        }
-    }
-    for (int64_t dim = 0; dim < head_dim; dim += 16)
-        _mm512_storeu_ps(out + dim, _mm512_div_ps(_mm512_loadu_ps(out + dim), total));
-}
-
 static void attend_task(void *context, int64_t task, int worker)
 {
     const attention *a = context;
     attend_item(a, a->items + task / a->num_kv_heads, task % a->num_kv_heads, a->scratch + worker * a->scratch_size);
-}
-
-static void fold_task(void *context, int64_t token, int worker)
-{
-    const attention *a = context;
-    const int64_t num_heads = a->num_kv_heads * a->group_size;
-    (void)worker;
-    for (int64_t head = 0; head < num_heads; head++) {
-        const float *first = a->partials + (a->folds[2 * token] * num_heads + head) * partial_size(a);
-        fold(first, a->folds[2 * token + 1], num_heads * partial_size(a), a->head_dim,
-             a->out + (token * num_heads + head) * a->head_dim);
-    }
 }
 
 /* Writes k and v of the step's tokens into the pool, then attends.

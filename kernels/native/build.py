@@ -45,8 +45,15 @@ AVX512_VNNI = Target(
     compiler_flags=("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma"),
     sources=("linear_int8_avx512.c", "elementwise_avx512.c", "attention_avx512.c", "parallel.c"),
 )
-TARGETS = (AVX512_VNNI,)
-HEADERS = ("parallel.h", "vector_math.h")
+AVX512_BF16 = Target(
+    name="avx512_bf16",
+    cpu_flags=AVX512_VNNI.cpu_flags | {"avx512_bf16"},
+    compiler_flags=(*AVX512_VNNI.compiler_flags, "-mavx512bf16"),
+    sources=(*AVX512_VNNI.sources, "attention_bf16_avx512.c"),
+)
+TARGETS = (AVX512_BF16, AVX512_VNNI)
+"""The best first."""
+HEADERS = ("attention.h", "parallel.h", "vector_math.h")
 
 
 def choose_target(cpu_flags: frozenset[str]) -> Target:

@@ -98,13 +98,14 @@ class NativeLibrary:
                 "ramet_gated_activation",
                 *(pointer, int64, int64, int64, int32, pointer, int32),
             )
-            self._attention = _calls(
-                libraries,
-                "ramet_attention",
+            attention = (
                 *(pointer, int64, pointer, int64, pointer, int64, pointer, pointer, pointer, int64, int64),
                 *(int64, int64, pointer, pointer, int64, pointer, pointer, real, real, pointer, pointer),
                 *(int64, pointer, int32),
             )
+            self._attention = {torch.float32: _calls(libraries, "ramet_attention", *attention)}
+            if hasattr(library, "ramet_attention_bf16"):
+                self._attention[torch.bfloat16] = _calls(libraries, "ramet_attention_bf16", *attention)
         except (OSError, AttributeError) as error:
             raise NativeBuildError(f"{path} cannot be loaded: {error}") from error
 
@@ -209,6 +210,11 @@ class NativeLibrary:
         )
         return out
 
+    @property
+    def kv_dtypes(self) -> frozenset[torch.dtype]:
+        """What ``attention`` takes keys and values in: fp32, and bfloat16 where the CPU multiplies it."""
+        return frozenset(self._attention)
+
     def attention(
         self,
         heads: tuple[Tensor, Tensor, Tensor],
@@ -223,8 +229,8 @@ class NativeLibrary:
         """Writes k and v into the pool, then attends.
 
         heads: q [num_tokens, num_heads, head_dim], k and v [num_tokens, num_kv_heads, head_dim]; pool: keys and
-        values, [num_slots, num_kv_heads, head_dim] each; all fp32, head_dim a multiple of 16. written:
-        [num_tokens] int64 slots. Returns q's shape. A token's result depends on its own query, keys and values
+        values, [num_slots, num_kv_heads, head_dim] each, of a dtype in ``kv_dtypes``; the others fp32, head_dim
+        a multiple of 16. written: [num_tokens] int64 slots. Returns q's shape. A token's result depends on its own query, keys and values
         alone, and on where its spans begin.
         """
         q, k, v = map(by_token, heads)
@@ -234,13 +240,15 @@ class NativeLibrary:
         _fit(fp32 and num_heads % num_kv_heads == 0 and head_dim % _TRANSPOSED_KEYS == 0, "q", q)
         _fit(k.shape == (num_tokens, num_kv_heads, head_dim), "k", k)
         _fit(v.shape == k.shape, "v", v)
+        dtype = pool[0].dtype
+        _fit(dtype in self._attention and pool[1].dtype is dtype, "pool", pool[0])
         _fit(pool[0].shape == pool[1].shape and pool[0].shape[1:] == k.shape[1:], "pool", pool[0])
         _fit(len(written) == len(items.folds) == num_tokens, "written", written)
         num_threads = torch.get_num_threads()
         out = _empty(*q.shape)
         partials, own, size = scratch.of(items, num_heads, num_heads // num_kv_heads, head_dim, num_threads)
         work = len(items.pairs) * SPAN * num_heads * head_dim
-        self._attention[work <= _SHORT_PRODUCTS](
+        self._attention[dtype][work <= _SHORT_PRODUCTS](
             *(q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)),
             *(pool[0].data_ptr(), pool[1].data_ptr(), written.data_ptr(), num_tokens, num_kv_heads),
             *(num_heads // num_kv_heads, head_dim, items.slots.ctypes.data, items.items.ctypes.data),
@@ -262,7 +270,10 @@ class AttentionScratch:
     ) -> tuple[int, int, int]:
         """Addresses of the partial results and of the threads' own memory, and the floats of a thread."""
         num_partials = items.num_partials * num_heads * (head_dim + 2)
-        size = head_dim * _TRANSPOSED_KEYS + items.max_pairs * group_size * SPAN
+        # Transposed keys, values by pairs, and of each query head its scores and itself in 16 bits.
+        rows = items.max_pairs * group_size
+        size = head_dim * (_TRANSPOSED_KEYS + SPAN // 2) + rows * (SPAN + head_dim // 2)
+        size += -size % _TRANSPOSED_KEYS
         if self._partials.numel() < num_partials:
             self._partials = torch.empty(num_partials)
         if self._own.numel() < num_threads * size + _ALIGNMENT:

@@ -14,7 +14,9 @@ HEAD_DIM_STEP = 16
 
 
 class NativeAttentionBackend:
-    """Implements ``AttentionBackend`` over an fp32 KV pool on CPU. One plan is in use at a time."""
+    """Implements ``AttentionBackend`` on CPU over a KV pool in fp32, or what else the library takes. One plan
+    is in use at a time.
+    """
 
     def __init__(self, library: NativeLibrary, pool: KVPool, *, page_size: int) -> None:
         self._library = library

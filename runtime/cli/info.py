@@ -40,6 +40,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 class KvPoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     page_size: int
+    dtype: str
     bytes: int
 
 
@@ -117,7 +118,12 @@ def gather(engine: "Engine", threads: int, timings: dict[str, float] | None) -> 
             vocab_size=about.vocab_size,
             context_length=about.context_length,
         ),
-        kv_pool=KvPoolFacts(tokens=about.kv_tokens, page_size=about.page_size, bytes=about.kv_bytes),
+        kv_pool=KvPoolFacts(
+            tokens=about.kv_tokens,
+            page_size=about.page_size,
+            dtype=about.kv_cache_dtype,
+            bytes=about.kv_bytes,
+        ),
         weight_cache=CacheFacts(
             path=str(settings.cache_dir),
             bytes=_folder_bytes(settings.cache_dir),
@@ -144,7 +150,7 @@ def report(facts: Facts) -> list[str]:
         ),
         ("kernels", model.kernels),
         ("context", f"{model.context_length} tokens, vocabulary of {model.vocab_size}"),
-        ("KV pool", f"{pool.tokens} tokens in pages of {pool.page_size}, {_size(pool.bytes)}"),
+        ("KV pool", f"{pool.tokens} tokens in pages of {pool.page_size}, {_size(pool.bytes)} ({pool.dtype})"),
         ("weight cache", f"{cache.path}: {_size(cache.bytes)} of at most {_size(cache.limit_bytes)}"),
     ]
     lines = [f"{name:<14}{value}" for name, value in rows]

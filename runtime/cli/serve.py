@@ -24,6 +24,7 @@ def serve(
     start_timeout: given.StartTimeout = None,
     context_length: given.ContextLength = None,
     kv_tokens: given.KvTokens = None,
+    kv_cache_dtype: given.KvCacheDtype = None,
     memory_fraction: given.MemoryFraction = None,
     page_size: given.PageSize = None,
     eviction_policy: given.EvictionPolicy = None,

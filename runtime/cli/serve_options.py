@@ -52,6 +52,14 @@ KvTokens = Annotated[
     int | None,
     typer.Option(help="Size of the KV pool in tokens; from free memory if absent.", rich_help_panel=CACHE),
 ]
+KvCacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        help="auto (default: bfloat16 beside int8 weights where the CPU multiplies it, else the activations' "
+        "dtype), float32, bfloat16 or float16.",
+        rich_help_panel=CACHE,
+    ),
+]
 MemoryFraction = Annotated[
     float | None,
     typer.Option(help="Share of the memory for KV, without --kv-tokens.", rich_help_panel=CACHE),

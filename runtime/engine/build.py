@@ -24,6 +24,7 @@ from ramet.runtime.engine.answer_checks import AnswerChecks
 from ramet.runtime.engine.client import EngineInfo
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import BuiltEngine, EngineCore
+from ramet.runtime.engine.kv_dtype import choose_kv_dtype
 from ramet.runtime.engine.threads import choose_threads
 from ramet.runtime.env import environment
 from ramet.runtime.executor.decode_graphs import DecodeGraphs
@@ -87,15 +88,16 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     timings["tokenizer"] = time.perf_counter() - started
 
     started = time.perf_counter()
+    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, loaded, native.library())
     num_pages = kv_pool_size(
         loaded.config,
         device=loaded.device,
-        dtype=loaded.dtype,
+        dtype=kv_dtype,
         page_size=config.page_size,
         kv_tokens=config.kv_tokens,
         memory_fraction=config.memory_fraction,
     )
-    runner = _runner(config, loaded, num_pages, context_length)
+    runner = _runner(config, loaded, kv_dtype, num_pages, context_length)
     wakeup = threading.Event()
     scheduler = _scheduler(config, loaded, num_pages, context_length, tokenizer, wakeup)
     timings["kv_pool"] = time.perf_counter() - started
@@ -107,7 +109,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     grammar = GrammarCompiler(LazyRouter(tokenizer), vocabulary=tokenizer, on_done=wakeup.set)
     checks = AnswerChecks(config.max_resamples, wakeup.set)
     core = EngineCore(scheduler, runner, tokenizer, grammar, seed=config.seed, wakeup=wakeup, checks=checks)
-    info = _info(config, loaded, num_pages, context_length, timings)
+    info = _info(config, loaded, kv_dtype, num_pages, context_length, timings)
     info = msgspec.structs.replace(
         info, grammars=tuple(sorted(grammar.kinds)), kernels=_kernels(loaded.device, why_torch)
     )
@@ -125,14 +127,16 @@ def _context_length(config: EngineConfig, model: ModelConfig) -> int:
     return config.context_length
 
 
-def _runner(config: EngineConfig, loaded: LoadedModel, num_pages: int, context_length: int) -> ModelRunner:
+def _runner(
+    config: EngineConfig, loaded: LoadedModel, kv_dtype: torch.dtype, num_pages: int, context_length: int
+) -> ModelRunner:
     model = loaded.config
     pool = DeviceKVPool(
         num_layers=model.num_layers,
         num_slots=num_pages * config.page_size,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
-        dtype=loaded.dtype,
+        dtype=kv_dtype,
         device=loaded.device,
     )
     sizes = RunnerConfig(
@@ -247,6 +251,7 @@ def _kernels(device: torch.device, why_torch: str) -> str:
 def _info(
     config: EngineConfig,
     loaded: LoadedModel,
+    kv_dtype: torch.dtype,
     num_pages: int,
     context_length: int,
     timings: dict[str, float],
@@ -262,11 +267,12 @@ def _info(
         device=str(loaded.device),
         dtype=str(loaded.dtype).removeprefix("torch."),
         quantization=loaded.quantization,
+        kv_cache_dtype=str(kv_dtype).removeprefix("torch."),
         embedding_size=loaded.config.hidden_size if isinstance(loaded.model, HeadApart) else 0,
         num_layers=loaded.config.num_layers,
         num_parameters=num_parameters(loaded.config),
         weight_bytes=loaded.weight_bytes,
-        kv_bytes=kv_tokens * kv_bytes_per_token(loaded.config, loaded.dtype),
+        kv_bytes=kv_tokens * kv_bytes_per_token(loaded.config, kv_dtype),
         timings=timings,
     )
 

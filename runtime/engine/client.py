@@ -28,6 +28,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "float32"
     quantization: str = "none"
+    kv_cache_dtype: str = "float32"
     kernels: str = "torch"
     """What a CPU computes with: the instruction set that ramet's kernels in C were compiled for, else torch and
     why."""

@@ -12,6 +12,7 @@ from ramet.runtime.protocol import InvalidRequestError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("auto", "none", "int8")
+KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16")
 SCHEDULE_POLICIES = ("lpm", "fcfs")
 EVICTION_POLICIES = ("lru", "lfu")
 
@@ -57,6 +58,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
     quantization: str = "auto"
     """Of the linear layers' weights: none or int8. auto: int8 on a CPU if dtype is auto too, else none."""
+    kv_cache_dtype: str = "auto"
+    """Of cached keys and values: the activations' dtype, or on a CPU with AVX512_BF16 and compiled kernels also
+    bfloat16, which auto chooses there beside int8 weights.
+    """
     context_length: int | None = None
     """Most tokens of prompt and answer together; None: what the model was trained for."""
     kv_tokens: int | None = None
@@ -105,6 +110,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             _fail("device", self.device, "auto, cpu, cuda or cuda:N")
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("quantization", self.quantization, QUANTIZATIONS)
+        _check_choice("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         _check_choice("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         _check_choice("eviction_policy", self.eviction_policy, EVICTION_POLICIES)
         _check_int("context_length", self.context_length, 2, None, optional=True)

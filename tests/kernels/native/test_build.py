@@ -8,6 +8,7 @@ import pytest
 
 from ramet.kernels.native import build as building
 from ramet.kernels.native.build import (
+    AVX512_BF16,
     AVX512_VNNI,
     NativeBuildError,
     Target,
@@ -35,6 +36,7 @@ def test_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
 
 def test_a_target_needs_all_of_its_flags() -> None:
     assert choose_target(AVX512_VNNI.cpu_flags | {"fpu"}) is AVX512_VNNI
+    assert choose_target(AVX512_VNNI.cpu_flags | {"avx512_bf16"}) is AVX512_BF16
     with pytest.raises(NativeBuildError, match=r"has no avx512_vnni$"):
         choose_target(AVX512_VNNI.cpu_flags - {"avx512_vnni"})
 

@@ -25,6 +25,8 @@ class Shape:
     sliding_window: int | None = None
     softcap: float | None = None
     dtype: torch.dtype = torch.float32
+    pool_dtype: torch.dtype | None = None
+    """None: dtype."""
 
     @property
     def spec(self) -> AttentionSpec:
@@ -85,7 +87,7 @@ class Scene:
             num_slots=len(order) * size,
             num_kv_heads=heads,
             head_dim=shape.head_dim,
-            dtype=shape.dtype,
+            dtype=shape.pool_dtype or shape.dtype,
             device=CPU,
         )
         for tensor in self.pool.layer(LAYER):
@@ -144,7 +146,11 @@ MIXED = [Row(1, 1), Row(1, 200), Row(7, 7), Row(40, 300), Row(2, 193), Row(1, 45
 
 @st.composite
 def scenes(
-    draw: st.DrawFn, *, head_dims: Sequence[int] = (8, 64, 80), backend: MakeBackend = torch_backend
+    draw: st.DrawFn,
+    *,
+    head_dims: Sequence[int] = (8, 64, 80),
+    backend: MakeBackend = torch_backend,
+    pool_dtype: torch.dtype | None = None,
 ) -> Scene:
     num_kv_heads, group_size = draw(st.sampled_from([(1, 1), (1, 4), (2, 3), (3, 3), (2, 8), (4, 2)]))
     shape = Shape(
@@ -154,6 +160,7 @@ def scenes(
         page_size=draw(st.sampled_from([1, 4, 16, 64])),
         sliding_window=draw(st.sampled_from([None, None, 3, 130, 250])),
         softcap=draw(st.sampled_from([None, None, None, 10.0])),
+        pool_dtype=pool_dtype,
     )
     rows: list[Row] = []
     for _ in range(draw(st.integers(1, 7))):
