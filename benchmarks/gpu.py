@@ -9,6 +9,7 @@ in the same run. Needs torch, triton, numpy and msgspec, and nothing else.
 """
 
 import argparse
+import itertools
 import os
 import platform
 import sys
@@ -109,7 +110,7 @@ def _measure(dry_run: bool, seconds: float) -> GpuRecord:
     import torch
     import triton
 
-    from benchmarks import gpu_cases
+    from benchmarks import gpu_cases, gpu_models, gpu_op_cases
 
     started = time.monotonic()
     device = torch.device("cpu" if dry_run else "cuda")
@@ -122,7 +123,16 @@ def _measure(dry_run: bool, seconds: float) -> GpuRecord:
     copy = None if dry_run else _copy_bandwidth(timed)
     bits = gpu_cases.same_bits(models[0], dtype, device, 300 if dry_run else 3000)
     measurements, left_out = [], 0
-    for case in gpu_cases.cases(models, workloads, row_counts, dtype, device):
+    shapes = gpu_op_cases.TINY_SHAPES if dry_run else gpu_op_cases.SHAPES
+    wholes = gpu_models.TINY_WHOLES if dry_run else gpu_models.WHOLES
+    steps = gpu_models.TINY_STEPS if dry_run else gpu_models.STEPS
+    # Without the products of a GPU's own dtype the interpreter's models are fp32.
+    whole_dtype = torch.float32 if dry_run else dtype
+    for case in itertools.chain(
+        gpu_cases.cases(models, workloads, row_counts, dtype, device),
+        gpu_op_cases.op_cases(models, shapes, dtype, device),
+        gpu_models.model_cases(wholes, steps, whole_dtype, device),
+    ):
         if time.monotonic() - started > seconds:
             left_out += 1
             continue

@@ -149,7 +149,7 @@ class Scene:
             expected = reference.attention(
                 self.q[tokens], keys, values, scale=self.spec.scale, sliding_window=None, softcap=None
             )
-            worst = max(worst, _difference(out[tokens], expected))
+            worst = max(worst, difference(out[tokens], expected))
         return worst
 
     def sdpa(self) -> Callable[[], object]:
@@ -245,7 +245,7 @@ def _elementwise_cases(
     yield Case(
         f"add + rms norm, {name}",
         lambda: gpu.add_rms_norm(x, residual, weight, 1e-5),
-        lambda: _differences(
+        lambda: differences(
             gpu.add_rms_norm(x, residual, weight, 1e-5), reference.add_rms_norm(x, residual, weight, 1e-5)
         ),
         4 * x.numel() * size,
@@ -255,7 +255,7 @@ def _elementwise_cases(
     yield Case(
         f"gated activation, {name}",
         lambda: gpu.gated_activation(gate_up, "silu"),
-        lambda: _difference(gpu.gated_activation(gate_up, "silu"), reference.gated_activation(gate_up, "silu")),
+        lambda: difference(gpu.gated_activation(gate_up, "silu"), reference.gated_activation(gate_up, "silu")),
         3 * gate_up.numel() // 2 * size,
         {"torch": lambda: reference.gated_activation(gate_up, "silu")},
     )
@@ -266,7 +266,7 @@ def _elementwise_cases(
         lambda: gpu.linear_int8(x, int8, scale),
         # Relative: results of many channels are far from 1.
         lambda: (
-            _difference(gpu.linear_int8(x, int8, scale), reference.linear_int8(x, int8, scale))
+            difference(gpu.linear_int8(x, int8, scale), reference.linear_int8(x, int8, scale))
             / max(1.0, float(reference.linear_int8(x, int8, scale).abs().max()))
         ),
         int8.numel() + 2 * x.numel() * size,
@@ -289,7 +289,7 @@ def _elementwise_cases(
     def rope_error() -> float:
         rotated = gpu.rope_write_kv(q, k, v, rope, slots, (keys, values))
         written = keys[slots], values[slots]
-        return _differences((rotated, *written), (*reference.apply_rope(q, k, *rope), v))
+        return differences((rotated, *written), (*reference.apply_rope(q, k, *rope), v))
 
     yield Case(
         f"rope + cache write, {name}",
@@ -300,11 +300,11 @@ def _elementwise_cases(
     )
 
 
-def _differences(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
-    return max(_difference(a, b) for a, b in zip(actual, expected, strict=True))
+def differences(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    return max(difference(a, b) for a, b in zip(actual, expected, strict=True))
 
 
-def _difference(actual: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest one, of values that are not finite too."""
     if not bool(actual.isfinite().all()):
         return float("inf")

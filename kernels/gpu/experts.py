@@ -16,7 +16,7 @@ from ramet.kernels.gpu.formats import INT8, format_of, stored_values
 from ramet.kernels.gpu.launch import Launch, next_power_of_two, require_unit_stride
 
 BLOCK = 32
-"""Pairs of a block. With 128 experts of which 8 are chosen a decoding step of 32 tokens has two pairs an expert:
+"""Pairs of a block. With 128 experts of which 8 are chosen, a decoding step of 32 tokens has two for an expert:
 a larger block would be padding."""
 _CHANNELS, _DEPTH = 64, 64
 _SUM_COLUMNS = 1024

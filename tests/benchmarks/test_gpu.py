@@ -35,6 +35,9 @@ def test_a_dry_run_is_right_and_written(tmp_path: Path) -> None:
     names = [m.case for m in record.measurements]
     assert "tiny: 2 branches of 256 + 4" in names
     assert "rope + cache write, tiny, 2 rows" in names
+    for part in ("draw, top_k", "bitmask", "experts", "int4", "e4m3", "fp8 cache", "latent", "whole: decode"):
+        assert any(part in name for name in names), part
+    assert all(m.error < 0.01 for m in record.measurements)
     assert "DIFFERENT" not in done.stdout
 
 

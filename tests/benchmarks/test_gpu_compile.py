@@ -16,9 +16,21 @@ def test_every_kernel_compiles_for_hopper_without_spills() -> None:
             assert resources.spilled == 0, resources
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_has_a_compiler(target: str) -> None:
-    by_name = dict(launches(head_dims=(128,)))
-    resources = compile_for("add + rms norm", by_name["add + rms norm"], target)
-    assert resources.registers > 0
-    assert resources.spilled == 0
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [target for target in TARGETS if target != "sm_90"])
+def test_every_kernel_compiles_for_every_target_without_spills(target: str) -> None:
+    seen = set()
+    for name, launch in launches(head_dims=(128,)):
+        if launch.kernel in seen or "soft cap" in name:
+            continue
+        seen.add(launch.kernel)
+        resources = compile_for(name, launch, target)
+        assert resources.registers > 0
+        assert resources.spilled == 0, resources
+
+
+def test_the_kernels_are_all_there() -> None:
+    names = [name for name, _ in launches(head_dims=(128,))]
+    assert len(set(names)) == len(names)
+    kernels = {launch.kernel.__name__ for _, launch in launches(head_dims=(128,))}
+    assert len(kernels) == 18, kernels
