@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ramet.runtime.server.errors import HttpError, error_response, internal_error
+from ramet.runtime.server.errors import HttpError, bad_request, error_response, internal_error
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.responding import CLIENT_GONE
 from ramet.runtime.server.tracing import NoTracing, RequestSpan, Tracing
@@ -63,6 +63,7 @@ class RequestMiddleware:
             await send(message)
 
         try:
+            _check_framing(Headers(scope=scope))
             await self._app(scope, receive, send_with_id)
         except HttpError as error:
             if status == 0:
@@ -96,6 +97,19 @@ class RequestMiddleware:
                 request_id,
                 extra={"fields": fields},
             )
+
+
+def _check_framing(headers: Headers) -> None:
+    """Raises HttpError for a request that two servers on its way may take to end at different places (RFC 9112,
+    6.3): what one takes for the rest of its body is another client's request to the other.
+    """
+    if "transfer-encoding" in headers and "content-length" in headers:
+        refusal = bad_request(
+            "the request has both Content-Length and Transfer-Encoding; send one of them",
+            code="invalid_framing",
+        )
+        refusal.headers["connection"] = "close"
+        raise refusal
 
 
 def route_pattern(scope: Scope) -> str:

@@ -15,13 +15,18 @@ from ramet.runtime.engine.process import DEFAULT_BUILDER
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.server.app import create_app
 from ramet.runtime.server.config import ServerConfig
-from ramet.runtime.server.connections import ConnectionLimits, bounded
+from ramet.runtime.server.connections import DEFAULT_MAX_CONNECTIONS, ConnectionLimits, bounded
 from ramet.runtime.server.gateway import Gateway
+from ramet.runtime.server.open_files import connection_limit
 from ramet.runtime.server.response_store import ResponseStore
 from ramet.runtime.server.settings import ServeSettings, described_settings
 
 logger = logging.getLogger(__name__)
 
+WAITING_CONNECTIONS = 2048
+ACCEPTED_AT_ONCE = 16
+"""Connections of one turn of the event loop. They are counted some turns later, and what they take the place of
+is closed a turn after that: until then all of them are open files."""
 LAST_WORDS_SECONDS = 5
 """After the drain, for streams to tell their clients that they were cut."""
 
@@ -57,7 +62,9 @@ def serve(settings: ServeSettings, announce: Announce, *, builder: str = DEFAULT
         ) as engine,
     ):
         app = create_app(engine, engine.tokenizer_spec, config, width=settings.engine.max_running_requests)
-        server = DrainingServer(uvicorn_config(app, config), app.state.server.gateway)
+        server = DrainingServer(
+            uvicorn_config(app, config, max_connections=connection_limit()), app.state.server.gateway
+        )
         server.on_started = lambda: announce(engine, url_of(listener, config.host))
         with _signals_end_the_server_only():
             server.run(sockets=[listener])
@@ -73,6 +80,9 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for one in sockets or ():
+            # Those that nobody has accepted yet wait in the kernel.
+            one.listen(WAITING_CONNECTIONS)
         self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -125,11 +135,15 @@ def _others(settings: ServeSettings) -> dict[str, object]:
     }
 
 
-def uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
-    connection = bounded(ConnectionLimits(config.read_timeout, config.write_timeout))
+def uvicorn_config(
+    app: object, config: ServerConfig, *, max_connections: int = DEFAULT_MAX_CONNECTIONS
+) -> uvicorn.Config:
+    connection = bounded(ConnectionLimits(config.read_timeout, config.write_timeout, max_connections))
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=connection,  # type: ignore[arg-type]
+        ws="none",
+        backlog=ACCEPTED_AT_ONCE,
         log_config=None,
         access_log=False,
         server_header=False,

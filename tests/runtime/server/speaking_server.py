@@ -19,6 +19,7 @@ from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.loop import EngineLoop
 from ramet.runtime.protocol import EngineDeadError
 from ramet.runtime.server import ServerConfig, create_app
+from ramet.runtime.server.connections import DEFAULT_MAX_CONNECTIONS
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.serve import DrainingServer, bound_socket, url_of, uvicorn_config
 from ramet.runtime.tokenizer import FastTokenizer, TokenizerSpec
@@ -159,7 +160,12 @@ def live(config: ServerConfig | None = None, *, template: str | None = PLAIN_TEM
 
 @contextmanager
 def live_engine(
-    engine: EngineFace, tokenizer_spec: TokenizerSpec, config: ServerConfig, *, send_buffer: int | None = None
+    engine: EngineFace,
+    tokenizer_spec: TokenizerSpec,
+    config: ServerConfig,
+    *,
+    send_buffer: int | None = None,
+    max_connections: int = DEFAULT_MAX_CONNECTIONS,
 ) -> Iterator[Live]:
     """Any engine on a real port; at the end nothing may be left in it.
 
@@ -170,7 +176,7 @@ def live_engine(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     app = create_app(engine, tokenizer_spec, config)
     gateway: Gateway = app.state.server.gateway
-    server = DrainingServer(uvicorn_config(app, config), gateway)
+    server = DrainingServer(uvicorn_config(app, config, max_connections=max_connections), gateway)
     started = threading.Event()
     server.on_started = started.set
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 import httpx
@@ -147,3 +147,85 @@ def test_a_client_that_leaves_before_its_body_is_whole_is_no_fault(
             assert time.monotonic() < end
             time.sleep(0.002)
     assert "failed" not in caplog.text
+
+
+@contextmanager
+def crowded(limit: int) -> Iterator[Live]:
+    tokenizer_spec = spec(PLAIN_TEMPLATE)
+    with (
+        open_engine(tokenizer_spec) as engine,
+        live_engine(engine, tokenizer_spec, ServerConfig(drain_timeout=1.0), max_connections=limit) as server,
+    ):
+        yield server
+
+
+def status_of(connection: socket.socket) -> bytes:
+    received = b""
+    while not received.endswith((b'{"status":"ok"}', b"connected.\n")):
+        data = connection.recv(1 << 16)
+        assert data, received
+        received += data
+    return received.split(b" ")[1]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return everything(connection) == b""
+    except ConnectionResetError:
+        return True
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_silent_connections_give_way_to_new_ones_the_longest_silent_first() -> None:
+    with crowded(3) as server, ExitStack() as stack:
+        first, second, third = (stack.enter_context(connected(server)) for _ in range(3))
+        for one in (first, second, third):
+            one.sendall(HEALTH)
+            assert status_of(one) == b"200"
+        first.sendall(HEALTH)
+        assert status_of(first) == b"200"
+        for _ in range(20):
+            with connected(server) as another:
+                another.sendall(HEALTH)
+                assert status_of(another) == b"200"
+        assert is_closed(second)
+        first.sendall(HEALTH)
+        assert status_of(first) == b"200"
+
+
+def test_connections_that_are_answered_do_not_give_way() -> None:
+    with crowded(2) as server, ExitStack() as stack:
+        busy = [stack.enter_context(connected(server)) for _ in range(2)]
+        for one in busy:
+            body = {"model": "speaking", "prompt": "x", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+            one.sendall(request(body))
+            assert one.recv(15) == b"HTTP/1.1 200 OK"
+        with connected(server) as refused:
+            refused.sendall(HEALTH)
+            assert status_of(refused) == b"503"
+            assert is_closed(refused)
+        busy[0].close()
+        end = time.monotonic() + SECONDS
+        while True:
+            with connected(server) as another:
+                another.sendall(HEALTH)
+                if status_of(another) == b"200":
+                    break
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_request_that_may_end_at_two_places_is_refused_and_its_connection_closed(impatient: Live) -> None:
+    body = b'{"model": "speaking", "prompt": "say:a"}'
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with connected(impatient) as connection:
+        connection.sendall(head + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n" + HEALTH)
+        received = everything(connection)
+        assert received.startswith(b"HTTP/1.1 400")
+        assert received.count(b"HTTP/1.1") == 1
+        assert b"invalid_framing" in received
