@@ -18,6 +18,7 @@ MAX_REPEATS = 100_000
 _META = frozenset("\\.+*?()|[]{}^$-/")
 _SET_META = _META | {"&", "~"}
 _COUNTED = re.compile(r"\{(\d*)(?:(,)(\d*))?\}")
+_CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "a": 7}
 _SET_OPERATORS = ("&&", "--", "~~")
 
 
@@ -54,6 +55,17 @@ def _literal(character: str, meta: frozenset[str] = _META) -> str:
     if character in meta:
         return f"\\{character}"
     return f"\\x{ord(character):02x}" if ord(character) < 32 or ord(character) == 127 else character
+
+
+def _code_of(member: str) -> int | None:
+    """The code point of a set's element as it is written for the engines; None: a class of several."""
+    if len(member) == 1:
+        return ord(member)
+    if re.fullmatch(r"\\x[0-9a-f]{2}", member):
+        return int(member[2:], 16)
+    if len(member) == 2 and member[1] in _CONTROLS:
+        return _CONTROLS[member[1]]
+    return ord(member[1]) if len(member) == 2 and not member[1].isalnum() else None
 
 
 def refuse(pattern: str, problem: str) -> UnsupportedConstraintError:
@@ -207,38 +219,62 @@ class _Reader:
     def _set(self) -> None:
         """A set in brackets. An unescaped ``[`` in it is a character for Python and a set for Rust."""
         pattern, start = self._pattern, self._at
-        out = ["["]
-        at = start + 1
-        if pattern[at : at + 1] == "^":
-            out.append("^")
-            at += 1
+        at = start + 1 + (pattern[start + 1 : start + 2] == "^")
+        out = [pattern[start:at]]
         first = at
-        while True:
-            character = pattern[at : at + 1]
-            if not character:
-                raise refuse(pattern, "a set is not closed; write \\[ for the character")
-            if character == "]" and at > first:
-                break
-            if pattern[at : at + 2] in _SET_OPERATORS:
-                raise refuse(
-                    pattern,
-                    f"{pattern[at : at + 2]} in a set means different things in Python and Rust; escape "
-                    "it with backslashes for the characters",
-                )
-            if character == "[" and pattern[at + 1 : at + 2] in (":", "=", "."):
-                raise refuse(pattern, "a named class in a set is not Python's; write its characters out")
-            if character == "\\":
-                self._at = at
-                text, _, length = self._escaped(pattern[at + 1 : at + 2] or "\\", in_set=True)
-                if pattern[at + 1 : at + 2] == "":
-                    raise refuse(pattern, "it ends with a single backslash")
-                out.append(text)
-                at += length
-                continue
-            out.append("\\" + character if character in "[]&~" else character)
-            at += 1
+        low: str | None = None
+        """The element before a ``-``, which begins a range if another element follows."""
+        while pattern[at : at + 1] != "]" or at == first:
+            self._check_in_set(at)
+            self._at = at
+            text, length = self._member(at)
+            is_range = (
+                text == "-" and at > first and low is not None and pattern[at + 1 : at + 2] not in ("]", "")
+            )
+            if is_range:
+                high, high_length = self._member(at + 1)
+                self._check_range(low or "", high, start)
+                text, length = text + high, length + high_length
+            low = None if is_range else text
+            out.append(text)
+            at += length
         self._at = start
         self._emit("".join(out) + "]", _Group(), at + 1 - start)
+
+    def _member(self, at: int) -> tuple[str, int]:
+        """One element of a set as it is written for the engines, and its length in the pattern."""
+        character, escaped = self._pattern[at], self._pattern[at + 1 : at + 2]
+        if character != "\\":
+            return ("\\" + character if character in "[]&~" else character), 1
+        if not escaped:
+            raise refuse(self._pattern, "it ends with a single backslash")
+        self._at = at
+        text, _, length = self._escaped(escaped, in_set=True)
+        return text, length
+
+    def _check_in_set(self, at: int) -> None:
+        pattern = self._pattern
+        if at >= len(pattern):
+            raise refuse(pattern, "a set is not closed; write \\[ for the character")
+        if pattern[at : at + 2] in _SET_OPERATORS:
+            raise refuse(
+                pattern,
+                f"{pattern[at : at + 2]} in a set means different things in Python and Rust; escape "
+                "it with backslashes for the characters",
+            )
+        if pattern[at] == "[" and pattern[at + 1 : at + 2] in (":", "=", "."):
+            raise refuse(pattern, "a named class in a set is not Python's; write its characters out")
+
+    def _check_range(self, low: str, high: str, start: int) -> None:
+        """Raises UnsupportedConstraintError: a range ends before it begins, or has a class at an end."""
+        ends = [_code_of(low), _code_of(high)]
+        if None in ends:
+            problem = "has a class of characters at an end; put the class beside it"
+        elif ends != sorted(ends, key=lambda code: code or 0):
+            problem = "ends before it begins; give the lower character first"
+        else:
+            return
+        raise refuse(self._pattern, f"the range {low}-{high} in the set at {start} {problem}")
 
     def _open(self) -> None:
         pattern = self._pattern

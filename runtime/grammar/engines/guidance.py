@@ -10,12 +10,21 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ramet.runtime.grammar.engines.full_pattern import full_pattern, literal_pattern
 from ramet.runtime.grammar.engines.guarded import GuardedMatcher
-from ramet.runtime.grammar.engines.lark_text import HEADER, check_literals, lark_json, lark_of_ebnf, lark_regex
+from ramet.runtime.grammar.engines.lark_text import (
+    HEADER,
+    check_literals,
+    lark_json,
+    lark_of_ebnf,
+    lark_regex,
+    syntax_of,
+)
+from ramet.runtime.grammar.engines.refused_part import refused_part
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import StructuralDocument
 from ramet.runtime.grammar.engines.tag_lark import lark_of_structural_tag
@@ -37,7 +46,17 @@ TRIED_STEPS = 6
 """Masks that are computed before a grammar counts as compiled. One takes some 20 microseconds."""
 _QUOTED_SOURCE = re.compile(r"<state>|<non-verbose/>|\n\s*\d+ \| ")
 """Where a message goes on with the parser's state or the grammar's lines."""
-_LIMIT = re.compile(r"too (?:many|complex|large)|limit|fuel|lexer error", re.IGNORECASE)
+_LIMIT = re.compile(
+    r"too (?:many (?!digits)|complex|large|big)|\bmax is \d|\blimit|fuel|^(?:\w+ error: )?lexer error:",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
+"""Line and column."""
+_UNDECIDED = re.compile(r"Unable to determine if regex is empty.*", re.DOTALL)
+_NAME = "the grammar"
+SMALLER = (
+    "make it smaller: fewer repetitions, above all of what is repeated or optional itself, and shorter texts"
+)
 SLICES = (
     "[ \\n\\r\\t]+",
     ' [^"\\\\\\x00-\\x1F\\x7F]{0,29}',
@@ -78,29 +97,49 @@ class GuidanceBackend:
 
     def compile_schema(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledGuidance":
         """``plan`` is one whose text llguidance enforces whole."""
+        try:
+            return self._compile_plan(plan, max_whitespace)
+        except UnsupportedConstraintError as error:
+            at = refused_part(plan.source, lambda part: self._is_refused(part, max_whitespace))
+            raise type(error)(f"the schema cannot be enforced at #{at}: {error}", field=error.field) from None
+
+    def _compile_plan(self, plan: SchemaPlan, max_whitespace: int) -> "CompiledGuidance":
         schema = lark_json(plan, schema_policy(max_whitespace), strict=False)
-        return self.compile_lark(f"{HEADER}start: {schema}\n", bounds_forced_text=True)
+        return self.compile_lark(f"{HEADER}start: {schema}\n", _SCHEMA)
+
+    def _is_refused(self, plan: SchemaPlan, max_whitespace: int) -> bool:
+        try:
+            self._compile_plan(plan, max_whitespace)
+        except UnsupportedConstraintError:
+            return True
+        return False
 
     def compile_regex(self, spec: Regex) -> "CompiledGuidance":
-        return self._compile_pattern(full_pattern(spec.pattern).text)
+        source = Source(f"the regular expression {spec.pattern[:80]!r}", "correct or simplify it")
+        return self._compile_pattern(full_pattern(spec.pattern).text, source)
 
     def compile_choice(self, spec: Choice) -> "CompiledGuidance":
         check_literals(spec.options)
         # One regular expression: as many alternatives of a rule would exceed the limit of a parser's row.
-        return self._compile_pattern("|".join(map(literal_pattern, spec.options)))
+        source = Source("the choice", "give fewer options, or use the backend auto")
+        return self._compile_pattern("|".join(map(literal_pattern, spec.options)), source)
 
     def compile_ebnf(self, spec: Ebnf) -> "CompiledGuidance":
         policy = schema_policy(EBNF_WHITESPACE)
-        return self.compile_lark(lark_of_ebnf(spec, self._spellings, policy))
+        # Positions in what GBNF was made into say nothing to its author.
+        source = msgspec.structs.replace(_GRAMMAR, num_lines=0 if syntax_of(spec) == "gbnf" else 1)
+        return self.compile_lark(lark_of_ebnf(spec, self._spellings, policy), source)
 
     def compile_tag(self, document: StructuralDocument, max_whitespace: int) -> "CompiledGuidance":
         policy = schema_policy(max_whitespace)
         lark = lark_of_structural_tag(document, self._spellings, policy)
-        return self.compile_lark(lark, bounds_forced_text=not document.has_grammars)
+        source = Source(
+            "the structural tag", "simplify its formats", bounds_forced_text=not document.has_grammars
+        )
+        return self.compile_lark(lark, source)
 
-    def compile_lark(self, grammar: str, *, bounds_forced_text: bool = False) -> "CompiledGuidance":
-        """A grammar in llguidance's own Lark, taken as it is. ``bounds_forced_text``: no lexeme in it can take
-        what the next one needs, so that llguidance may be asked for the text that must come.
+    def compile_lark(self, grammar: str, source: "Source | None" = None) -> "CompiledGuidance":
+        """A grammar in llguidance's own Lark, taken as it is.
 
         Raises:
             UnsupportedConstraintError: llguidance refuses it, or nothing matches it.
@@ -108,24 +147,22 @@ class GuidanceBackend:
         """
         from llguidance import LLParserLimits
 
+        source = source or _GRAMMAR
         limits = LLParserLimits(verbose_errors=False)
         matcher = _matcher_type()(self._tokenizer, grammar, log_level=0, limits=limits)
         forced = _Forced.BY_MASKS
-        if bounds_forced_text:
+        if source.bounds_forced_text:
             # A control token by its id, in a grammar that the caller's own was made into.
             forced = _Forced.BY_COPY if "<[" in grammar else _Forced.BY_ENGINE
         compiled = CompiledGuidance(matcher, self._spellings, forced)
         try:
             self._try_out(compiled.matcher())
         except LimitReachedError as error:
-            raise EngineLimitError(
-                f"the constraint takes more than llguidance's limits allow ({error}); make it smaller: lower "
-                "repetitions, above all those inside of others, and shorten long texts",
-                field="grammar",
-            ) from None
+            raise EngineLimitError(source.told(error), field="grammar") from None
         except RequestFailedError as error:
             raise UnsupportedConstraintError(
-                f"the constraint cannot be enforced by llguidance: {error}", field="grammar"
+                f"{source.name} cannot be enforced by llguidance: {source.told(error)}; {source.remedy}",
+                field="grammar",
             ) from None
         return compiled
 
@@ -161,8 +198,8 @@ class GuidanceBackend:
         lengths[: len(self._spellings.plain)] = [len(text) for text in self._spellings.plain]
         return lengths
 
-    def _compile_pattern(self, pattern: str) -> "CompiledGuidance":
-        return self.compile_lark(f"{HEADER}start: {lark_regex(pattern)}\n", bounds_forced_text=True)
+    def _compile_pattern(self, pattern: str, source: "Source") -> "CompiledGuidance":
+        return self.compile_lark(f"{HEADER}start: {lark_regex(pattern)}\n", source)
 
     @cached_property
     def _tokenizer(self) -> "LLTokenizer":
@@ -174,6 +211,34 @@ class GuidanceBackend:
             eos_token=list(self._spellings.stop_token_ids),
             slices=list(SLICES),
         )
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What a grammar in Lark was made of, and how a refusal speaks of it."""
+
+    name: str
+    remedy: str
+    bounds_forced_text: bool = True
+    """No lexeme can take what the next one needs: llguidance may be asked for the text that must come."""
+    num_lines: int = 0
+    """Before the first of the caller's; 0: positions in it say nothing to the caller."""
+
+    def told(self, error: RequestFailedError) -> str:
+        """llguidance's message, of this grammar, with positions as the caller counts them."""
+        text = _PLACE.sub(self._place, str(error).replace(_NAME, self.name, 1).rstrip(". "), count=1)
+        text = text.replace("failed to compile JSON schema: ", "", 1)
+        return _UNDECIDED.sub(
+            "whether a text meets its patterns and lengths at once takes too long to see", text
+        )
+
+    def _place(self, place: "re.Match[str]") -> str:
+        if not self.num_lines:
+            return ""
+        return f"line {max(1, int(place.group(1)) - self.num_lines)}, column {place.group(2)}: "
+
+
+_SCHEMA = Source("it", "simplify the schema there")
+_GRAMMAR = Source("the grammar", "correct or simplify it", bounds_forced_text=False)
 
 
 class LimitReachedError(RequestFailedError):
@@ -255,8 +320,11 @@ class GuidanceState:
         if message.startswith("NoExtension"):
             return RequestFailedError("nothing that this model can write matches it")
         text = " ".join(message.split())[:MAX_ERROR_CHARS]
-        kind = LimitReachedError if _LIMIT.search(text) else RequestFailedError
-        return kind(text)
+        if _LIMIT.search(text) is None:
+            return RequestFailedError(text)
+        return LimitReachedError(
+            f"{_NAME} takes more than llguidance's limits allow ({text.rstrip('. ')}); {SMALLER}"
+        )
 
 
 class _TokenList:

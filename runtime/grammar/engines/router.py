@@ -10,6 +10,7 @@ import msgspec
 from ramet.runtime.grammar.backend import Check, CompiledGrammar, GrammarMatcher, Vocabulary
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.engines.guidance import EngineLimitError, GuidanceBackend
+from ramet.runtime.grammar.engines.lark_text import syntax_of
 from ramet.runtime.grammar.engines.lazy import KINDS, PROBE_BUILDER
 from ramet.runtime.grammar.engines.outlines import OutlinesBackend, outlines_pattern
 from ramet.runtime.grammar.engines.spellings import Spellings
@@ -184,8 +185,8 @@ class EngineRouter:
             case "outlines":
                 raise _cannot("outlines", "context-free grammars")
             case _:
-                return self._take_tried(spec) or _first_of(
-                    lambda: self._guidance.compile_ebnf(spec), lambda: self._xgrammar.compile_ebnf(spec)
+                return self._take_tried(spec) or self._first_of(
+                    spec, lambda: self._guidance.compile_ebnf(spec), lambda: self._xgrammar.compile_ebnf(spec)
                 )
 
     def _tag(self, spec: StructuralTag) -> CompiledGrammar:
@@ -198,7 +199,8 @@ class EngineRouter:
             case "outlines":
                 raise _cannot("outlines", "structural tags")
             case _:
-                return self._take_tried(spec) or _first_of(
+                return self._take_tried(spec) or self._first_of(
+                    spec,
                     lambda: self._guidance.compile_tag(document, bound),
                     lambda: self._xgrammar.compile_tag(document, bound),
                 )
@@ -218,6 +220,31 @@ class EngineRouter:
             while len(self._tried) > MAX_TRIED:
                 del self._tried[next(iter(self._tried))]
         return False
+
+    def _first_of(
+        self,
+        spec: Ebnf | StructuralTag,
+        by_guidance: Callable[[], CompiledGrammar],
+        by_xgrammar: Callable[[], CompiledGrammar],
+    ) -> CompiledGrammar:
+        """What llguidance makes of it, or xgrammar where it does not take it.
+
+        Raises UnsupportedConstraintError: neither does; says why.
+        """
+        try:
+            return by_guidance()
+        except EngineLimitError:
+            raise
+        except UnsupportedConstraintError as error:
+            refusal = error
+        try:
+            self._written_for_xgrammar(spec)
+            return by_xgrammar()
+        except UnsupportedConstraintError as error:
+            said = str(error)
+        if said == str(refusal) or (isinstance(spec, Ebnf) and syntax_of(spec) == "lark"):
+            raise refusal
+        raise UnsupportedConstraintError(f"{refusal}; and {said}", field="grammar")
 
     def _is_for_xgrammar(self, spec: Ebnf | StructuralTag) -> bool:
         """Whether it is worth asking: not for what is seen beforehand to be beyond it."""
@@ -253,20 +280,6 @@ class WeakerSchema:
 
     def matcher(self) -> GrammarMatcher:
         return self._compiled.matcher()
-
-
-def _first_of(*attempts: Callable[[], CompiledGrammar]) -> CompiledGrammar:
-    """What the first engine that takes it makes of it. Raises UnsupportedConstraintError: none does; says
-    why."""
-    refusals: list[str] = []
-    for attempt in attempts:
-        try:
-            return attempt()
-        except EngineLimitError:
-            raise
-        except UnsupportedConstraintError as error:
-            refusals.append(str(error))
-    raise UnsupportedConstraintError("; and ".join(refusals), field="grammar")
 
 
 def _plain(error: EngineLimitError) -> UnsupportedConstraintError:

@@ -21,8 +21,10 @@ is refused, never ignored.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from ramet.runtime.grammar.schema import SchemaPlan, plan
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex
@@ -30,6 +32,7 @@ from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex
 MAX_NESTING = 32
 """Formats inside of formats."""
 MAX_REPEATS = 1_000
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,19 @@ class Const:
 @dataclass(frozen=True, slots=True)
 class Json:
     plan: SchemaPlan
+    place: str = field(default="#", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
     regex: Regex
+    place: str = field(default="#", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
     ebnf: Ebnf
+    place: str = field(default="#", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,15 @@ class StructuralDocument:
     """Whether a region is in EBNF."""
 
 
+@contextmanager
+def told_of(place: str) -> Iterator[None]:
+    """An error about the region at ``place`` begins with where in the document that is."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise type(error)(f"in the structural tag, at {place}: {error}", field=error.field) from None
+
+
 def read_structural_tag(text: str) -> StructuralDocument:
     """Raises InvalidRequestError: it is no structural tag; the message names the place."""
     reader = _Reader()
@@ -152,8 +167,10 @@ class _Reader:
         self.has_grammars = False
         self._readers: dict[str, Callable[[_Fields, int], Format]] = {
             "const_string": lambda fields, _: Const(fields.text("value")),
-            "json_schema": lambda fields, _: self._json(fields.take("json_schema"), fields.place),
-            "regex": lambda fields, _: Pattern(Regex(fields.text("pattern"))),
+            "json_schema": lambda fields, _: self._json(
+                fields.take("json_schema"), f"{fields.place}/json_schema"
+            ),
+            "regex": lambda fields, _: Pattern(Regex(fields.text("pattern")), f"{fields.place}/pattern"),
             "grammar": lambda fields, _: self._grammar(fields),
             "any_text": lambda fields, _: AnyText(fields.texts("excludes", ())),
             "token": lambda fields, _: _token(fields),
@@ -173,6 +190,7 @@ class _Reader:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidRequestError(f"the structural tag is not JSON: {error}", field="grammar") from None
+        _check_characters(document)
         fields = _Fields(document, "#")
         if "structures" in fields or ("triggers" in fields and "type" not in fields):
             return self._older(fields)
@@ -190,7 +208,7 @@ class _Reader:
         for index, structure in enumerate(fields.list("structures")):
             item = _Fields(structure, f"#/structures/{index}")
             begin, end = Const(item.text("begin")), Const(item.text("end"))
-            tags.append(Tag(begin, self._json(item.take("schema"), item.place), (end,)))
+            tags.append(Tag(begin, self._json(item.take("schema"), f"{item.place}/schema"), (end,)))
             item.close()
         fields.close()
         return _checked_triggers(TriggeredTags(triggers, tuple(tags)), "#")
@@ -209,17 +227,19 @@ class _Reader:
 
     def _json(self, schema: object, place: str) -> Json:
         if not isinstance(schema, dict | bool):
-            raise _wrong(place, "its schema is no JSON schema", "give an object, true or false")
-        planned = plan(schema)
+            raise _wrong(place, "it is no JSON schema", "give an object, true or false")
+        with told_of(place):
+            planned = plan(schema)
         self.plans.append(planned)
-        return Json(planned)
+        return Json(planned, place)
 
     def _grammar(self, fields: "_Fields") -> Grammar:
         syntax = fields.take("syntax", "auto")
         if syntax not in ("auto", "ebnf", "gbnf", "lark"):
             raise _wrong(fields.place, f"syntax is {syntax!r}", "it must be ebnf or lark")
         self.has_grammars = True
-        return Grammar(Ebnf(fields.text("grammar"), syntax="gbnf" if syntax == "ebnf" else str(syntax)))
+        ebnf = Ebnf(fields.text("grammar"), syntax="gbnf" if syntax == "ebnf" else str(syntax))
+        return Grammar(ebnf, f"{fields.place}/grammar")
 
     def _elements(self, fields: "_Fields", depth: int) -> tuple[Format, ...]:
         elements = fields.list("elements")
@@ -340,6 +360,22 @@ class _Fields:
     def close(self) -> None:
         if self._left:
             raise _wrong(self.place, f"{', '.join(sorted(self._left))} is not known here", "remove it")
+
+
+def _check_characters(document: object) -> None:
+    """Raises InvalidRequestError where a string holds half of a surrogate pair. Schemas are read elsewhere."""
+    stack: list[tuple[str, object]] = [("#", document)]
+    while stack:
+        place, part = stack.pop()
+        if isinstance(part, str) and (half := _SURROGATE.search(part)) is not None:
+            raise _wrong(
+                place, f"it holds {half.group()!a}, half of a surrogate pair, which no text has", "remove it"
+            )
+        if isinstance(part, dict):
+            named = ((name, value) for name, value in part.items() if name not in ("json_schema", "schema"))
+            stack += [(f"{place}/{name.encode(errors='replace').decode()}", value) for name, value in named]
+        elif isinstance(part, list):
+            stack += [(f"{place}/{index}", item) for index, item in enumerate(part)]
 
 
 def _token(fields: _Fields) -> Token:

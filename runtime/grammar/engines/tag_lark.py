@@ -28,6 +28,7 @@ from ramet.runtime.grammar.engines.structural import (
     Tag,
     Token,
     TriggeredTags,
+    told_of,
 )
 from ramet.runtime.protocol import UnsupportedConstraintError
 
@@ -113,7 +114,8 @@ class _Writer:
         """A terminal's expression."""
         match part:
             case Pattern(regex):
-                return lark_regex(full_pattern(regex.pattern).text)
+                with told_of(part.place):
+                    return lark_regex(full_pattern(regex.pattern).text)
             case AnyText(()):
                 return "/(?s:.*)/"
             case AnyText(excludes):
@@ -128,12 +130,13 @@ class _Writer:
             case Token(token):
                 return f"<[{self._spellings.control_token(token)}]>"
             case Json(planned):
-                return lark_json(planned, self._policy)
+                with told_of(part.place):
+                    return lark_json(planned, self._policy)
             case Grammar(ebnf):
                 name = f"grammar_{len(self._grammars)}"
-                self._grammars.append(
-                    {"name": name, "lark_grammar": lark_of_ebnf(ebnf, self._spellings, self._policy)}
-                )
+                with told_of(part.place):
+                    lark = lark_of_ebnf(ebnf, self._spellings, self._policy)
+                self._grammars.append({"name": name, "lark_grammar": lark})
                 return f"@{name}"
             case Either(elements):
                 return self._rule("either", " | ".join(self._parts([e], after) for e in elements))

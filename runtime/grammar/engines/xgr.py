@@ -91,7 +91,8 @@ class XgrammarBackend:
             compiled.matcher().fill_bitmask(np.zeros(self._spellings.num_words, dtype=np.int32))
         except (RuntimeError, ValueError, RequestFailedError) as error:
             raise UnsupportedConstraintError(
-                f"the constraint cannot be enforced by xgrammar: {_message(error)}", field="grammar"
+                f"the constraint cannot be enforced by xgrammar: {_message(error)}; correct or simplify it",
+                field="grammar",
             ) from None
         return compiled
 
@@ -189,4 +190,5 @@ class XgrammarState:
 
 def _message(error: Exception) -> str:
     """The library's message without the time and the place in its source."""
-    return str(error).rpartition(".cc:")[2].partition(": ")[2][:300] or str(error)[:300]
+    text = str(error).rpartition(".cc:")[2].partition(": ")[2] or str(error)
+    return " ".join(text.split()).rstrip(".")[:300]

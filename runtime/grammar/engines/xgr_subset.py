@@ -26,6 +26,7 @@ from ramet.runtime.grammar.engines.structural import (
     Tag,
     Token,
     TriggeredTags,
+    told_of,
 )
 from ramet.runtime.grammar.schema import check_ebnf
 from ramet.runtime.protocol import Ebnf, UnsupportedConstraintError
@@ -83,16 +84,19 @@ class _Writer:
             case Const(value):
                 return {"type": "const_string", "value": value}
             case Json(planned):
-                planned.choose("xgrammar")
+                with told_of(root.place):
+                    planned.choose("xgrammar")
                 return {
                     "type": "json_schema",
                     "json_schema": schema_object(planned),
                     "max_whitespace_cnt": self._max_whitespace,
                 }
             case Pattern(regex):
-                return {"type": "regex", "pattern": xgrammar_pattern(regex.pattern).text}
+                with told_of(root.place):
+                    return {"type": "regex", "pattern": xgrammar_pattern(regex.pattern).text}
             case Grammar(ebnf):
-                return {"type": "grammar", "grammar": gbnf_of(ebnf), "syntax": "ebnf"}
+                with told_of(root.place):
+                    return {"type": "grammar", "grammar": gbnf_of(ebnf), "syntax": "ebnf"}
             case AnyText(excludes):
                 return {"type": "any_text", "excludes": list(excludes)}
             case Token(token):

@@ -1,5 +1,6 @@
 """JSON Schema that holds: rewritten exactly where it can be enforced, else refused by name. No torch."""
 
+from ramet.runtime.grammar.schema.document import load
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits, check_ebnf
 from ramet.runtime.grammar.schema.planner import plan
 from ramet.runtime.grammar.schema.records import ENGINES, SchemaPlan, Unsupported
@@ -13,5 +14,6 @@ __all__ = [
     "Unsupported",
     "Validator",
     "check_ebnf",
+    "load",
     "plan",
 ]

@@ -1,6 +1,7 @@
 """A schema document: its draft, where its subschemas are, and what its references point to."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -90,6 +91,26 @@ class Document:
             )
         return found[1]
 
+    def inner(self, pointer: str) -> Iterator[str]:
+        """The pointers of the schemas directly inside of the one at ``pointer``, and of what it refers to:
+        required properties before others; definitions only where they are referred to."""
+        schema = self.at(pointer)
+        if not isinstance(schema, dict):
+            return
+        required = schema.get("required")
+        needed = frozenset(map(str, required)) if isinstance(required, list) else frozenset()
+        for keyword, value in schema.items():
+            here = step(pointer, keyword)
+            if keyword in _NAMED and keyword not in ("$defs", "definitions") and isinstance(value, dict):
+                names = [name for name, part in value.items() if isinstance(part, dict | bool)]
+                yield from (step(here, name) for name in sorted(names, key=lambda name: name not in needed))
+            elif keyword in _LISTED and isinstance(value, list):
+                yield from (step(here, index) for index in range(len(value)))
+            elif keyword in _SINGLE and isinstance(value, dict | bool):
+                yield here
+            elif keyword == "$ref" and isinstance(value, str):
+                yield self.resolve(value, pointer)
+
 
 def load(text: str, limits: SchemaLimits) -> Document:
     """Parses ``text``. Raises InvalidRequestError where it is no JSON schema or exceeds a limit."""
@@ -98,6 +119,7 @@ def load(text: str, limits: SchemaLimits) -> Document:
         raise InvalidRequestError(
             f"the schema is a JSON {_kind(root)}; it must be an object, true or false", field="grammar"
         )
+    _check_characters(text, root)
     declared = root.get("$schema") if isinstance(root, dict) else None
     draft = _draft(declared)
     names: dict[str, str] = {}
@@ -207,6 +229,44 @@ _SINGLE = frozenset(
         "unevaluatedProperties",
     }
 )
+
+
+def _check_characters(text: str, root: object) -> None:
+    """Raises InvalidRequestError where a value or a name that matters has half of a surrogate pair."""
+    if _HALF.search(text) is None:
+        return
+    for pointer, schema in _schemas(root):
+        for keyword, value in schema.items():
+            at = step(pointer, keyword)
+            names = value if keyword in _NAMED and isinstance(value, dict) else ()
+            for where, string in [*((at, name) for name in names), *_strings(value, at, keyword)]:
+                if (found := _SURROGATE.search(string)) is not None:
+                    raise InvalidRequestError(
+                        f"#{where.encode(errors='backslashreplace').decode()} holds "
+                        f"{found.group()!a}, half of a surrogate pair, which no text has; write the whole "
+                        "character, or remove it",
+                        field="grammar",
+                    )
+
+
+def _strings(value: object, pointer: str, keyword: str) -> Iterator[tuple[str, str]]:
+    """The strings in a keyword's value with their pointers, names too, where they are no mere annotations."""
+    stack: list[tuple[str, object]] = [(pointer, value)] if keyword in _SPELLED else []
+    while stack:
+        at, part = stack.pop()
+        if isinstance(part, str):
+            yield at, part
+        elif isinstance(part, dict):
+            yield from ((at, name) for name in part)
+            stack += [(step(at, name), member) for name, member in part.items()]
+        elif isinstance(part, list):
+            stack += [(step(at, index), item) for index, item in enumerate(part)]
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+"""What a text has that holds half of a surrogate pair, and maybe others."""
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_SPELLED = frozenset({"const", "enum", "required", "pattern", "dependentRequired", "dependencies", "$ref"})
 
 
 def _nearest(pointer: str, bases: Mapping[str, str]) -> str:

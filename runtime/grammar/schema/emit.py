@@ -38,6 +38,8 @@ _Container = TypeVar("_Container", Array, Object)
 _MAX_LISTED = 2_000
 _MAX_MULTIPLE = 10_000
 """An automaton for multiples has as many states. 1,000,003 took llguidance 8 s and 272 MB."""
+_MAX_DIGITS = (1 << 32) - 1
+"""llguidance holds them in 32 bits."""
 _OPEN_TYPES: dict[type[Option], tuple[Option, str]] = {
     Number: (NUMBER, "number"),
     String: (STRING, "string"),
@@ -146,16 +148,7 @@ class Emitter:
             schema["exclusiveMinimum" if number.low_open else "minimum"] = _plain(number.low)
         if number.high is not None:
             schema["exclusiveMaximum" if number.high_open else "maximum"] = _plain(number.high)
-        if number.multiple is not None and numbers.decimal_digits(number.multiple) > _MAX_MULTIPLE:
-            self._report(
-                Unsupported(
-                    number.at,
-                    "multipleOf",
-                    f"a multiple of {float(number.multiple)} takes an engine too long to build",
-                    f"use one whose digits, without the point, are at most {_MAX_MULTIPLE}",
-                )
-            )
-        elif number.multiple is not None:
+        if number.multiple is not None and self._can_be_multiple(number.multiple, number.at):
             schema["multipleOf"] = _plain(number.multiple)
         if number.not_multiples:
             what = "no integer" if number.not_multiples == (Fraction(1),) else "no multiple of a number"
@@ -163,6 +156,18 @@ class Emitter:
                 Unsupported(number.at, "not", f"a number that is {what} cannot be enforced", "state what it is")
             )
         return [schema]
+
+    def _can_be_multiple(self, multiple: Fraction, at: str) -> bool:
+        if numbers.decimal_digits(multiple) > _MAX_MULTIPLE:
+            why = "takes an engine too long to build"
+            remedy = f"use one whose digits, without the point, are at most {_MAX_MULTIPLE}"
+        elif numbers.binary_digits(multiple) > _MAX_DIGITS:
+            why = "has too many digits for an engine, which computes with binary floating point"
+            remedy = "use one such as 0.01 or 0.25, at most 1000000000; strict=false checks it afterwards"
+        else:
+            return True
+        self._report(Unsupported(at, "multipleOf", f"a multiple of {float(multiple)} {why}", remedy))
+        return False
 
     def _string(self, string: String) -> list[Json]:
         patterns = string_patterns(string, self._report)

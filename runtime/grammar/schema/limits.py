@@ -1,9 +1,12 @@
 """Limits that hold before anything parses or compiles a constraint. Nothing here recurses."""
 
+import re
 from dataclasses import dataclass
 
 from ramet.runtime.protocol import InvalidRequestError
 from ramet.runtime.protocol.nesting import json_is_nested_within
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,12 @@ def _check_size(what: str, text: str, limits: SchemaLimits) -> None:
     if size > limits.max_bytes:
         raise InvalidRequestError(
             f"{what} has {size} bytes; the limit is {limits.max_bytes}: shorten it", field="grammar"
+        )
+    if what == "the grammar" and (half := _SURROGATE.search(text)) is not None:
+        raise InvalidRequestError(
+            f"{what} holds {half.group()!a} at character {half.start()}, half of a surrogate pair, which no "
+            "text has; remove it",
+            field="grammar",
         )
     if "\0" in text:
         raise InvalidRequestError(f"{what} holds a NUL character; remove it", field="grammar")

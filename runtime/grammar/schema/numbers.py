@@ -99,6 +99,15 @@ def decimal_digits(value: Fraction) -> int:
     return scaled.numerator
 
 
+def binary_digits(value: Fraction) -> int:
+    """As ``decimal_digits``, as an engine finds them that computes with binary floating point: 7 for 0.7, and
+    70000000000000007 for 0.07, which times ten is 0.7000000000000001."""
+    scaled = float(value)
+    while scaled != int(scaled):
+        scaled *= 10
+    return int(scaled)
+
+
 def accepts(number: Number, value: Fraction) -> bool:
     if number.low is not None and (value < number.low or (value == number.low and number.low_open)):
         return False

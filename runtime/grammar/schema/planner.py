@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from ramet.runtime.grammar.schema.algebra import TooComplexError
 from ramet.runtime.grammar.schema.automaton import TooLargeError
+from ramet.runtime.grammar.schema.contradiction import contradiction
 from ramet.runtime.grammar.schema.document import Document, load
 from ramet.runtime.grammar.schema.emit import Emitter
 from ramet.runtime.grammar.schema.engines import Obstacles
@@ -20,16 +21,15 @@ _TOO_COMPLEX = Unsupported(
     "the conditions of the schema multiply beyond what can be written out",
     "make branches disjoint by a const property, and combine fewer of allOf, oneOf, not and if",
 )
-_NOTHING = (
-    "no value can satisfy the schema: its conditions contradict each other, or a recursive $ref has no base; "
-    "correct it"
-)
 
 Json = dict[str, object] | bool
 
 
-def plan(schema: str | Mapping[str, object] | bool, *, limits: SchemaLimits = DEFAULT_LIMITS) -> SchemaPlan:
-    """How ``schema`` (JSON text, or its parsed form) is enforced. Deterministic, bounded in time, pure Python.
+def plan(
+    schema: str | Mapping[str, object] | bool, *, limits: SchemaLimits = DEFAULT_LIMITS, at: str = ""
+) -> SchemaPlan:
+    """How ``schema`` (JSON text, or its parsed form) is enforced, or only the part of it at the JSON pointer
+    ``at``, which exists. Deterministic, bounded in time, pure Python.
 
     What is never enforced, so refused or checked afterwards, is in the plan's ``unsupported``.
 
@@ -40,17 +40,17 @@ def plan(schema: str | Mapping[str, object] | bool, *, limits: SchemaLimits = DE
     source = schema if isinstance(schema, str) else _dump(schema)
     document = load(source, limits)
     try:
-        written, issues, notes = _rewrite(document, limits, approximate=False)
+        written, issues, notes = _rewrite(document, at, limits, approximate=False)
         if issues:
             # Without complements: what is lost may only make the schema weaker, never stricter.
-            written, more, notes = _rewrite(document, limits, approximate=True)
+            written, more, notes = _rewrite(document, at, limits, approximate=True)
             issues = tuple(dict.fromkeys(issues + more))
+        if written is False:
+            raise UnsupportedConstraintError(contradiction(document, limits, at), field="grammar")
     except RecursionError:
         raise InvalidRequestError(
             "the schema nests too deeply, through its references, to be read; flatten it", field="grammar"
         ) from None
-    if written is False:
-        raise UnsupportedConstraintError(_NOTHING, field="grammar")
     return SchemaPlan(
         source=source,
         text=_dump({} if written is True else written),
@@ -61,12 +61,12 @@ def plan(schema: str | Mapping[str, object] | bool, *, limits: SchemaLimits = DE
 
 
 def _rewrite(
-    document: Document, limits: SchemaLimits, *, approximate: bool
+    document: Document, at: str, limits: SchemaLimits, *, approximate: bool
 ) -> tuple[Json, tuple[Unsupported, ...], tuple[str, ...]]:
     """The plain schema, what it leaves out, and notes."""
     translator = Translator(document, limits, approximate=approximate)
     try:
-        root = translator.root()
+        root = translator.root(at)
         names = reachable(root, translator.algebra)
         circle = baseless(names, translator.algebra)
         if circle is not None:

@@ -85,9 +85,9 @@ class Translator:
     def notes(self) -> tuple[str, ...]:
         return tuple(self.context.notes)
 
-    def root(self) -> Node:
-        """The whole schema. Raises TooComplexError, InvalidRequestError."""
-        return Node((Ref(""),))
+    def root(self, pointer: str = "") -> Node:
+        """The whole schema, or the one at ``pointer``. Raises TooComplexError, InvalidRequestError."""
+        return Node((Ref(pointer),))
 
     def translate(self, schema: object, pointer: str) -> Node:
         """The schema at ``pointer``. Raises TooComplexError, InvalidRequestError."""

@@ -31,15 +31,15 @@ def translate_number(
     result = numbers.simplify(value)
     if not isinstance(schema.get("exclusiveMinimum", True), bool):
         bound = _bound(schema, "exclusiveMinimum", pointer, context)
-        result = _and(result, Number(low=bound, low_open=True))
+        result = _and(result, Number(low=bound, low_open=True, at=pointer))
     if not isinstance(schema.get("exclusiveMaximum", True), bool):
         bound = _bound(schema, "exclusiveMaximum", pointer, context)
-        result = _and(result, Number(high=bound, high_open=True))
+        result = _and(result, Number(high=bound, high_open=True, at=pointer))
     multiple = number(schema, "multipleOf", pointer)
     if multiple is not None:
         if multiple <= 0:
             raise wrong(pointer, "multipleOf", multiple, "a number above 0")
-        result = _and(result, Number(multiple=number_of(multiple)))
+        result = _and(result, Number(multiple=number_of(multiple), at=pointer))
     return result
 
 

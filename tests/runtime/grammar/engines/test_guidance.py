@@ -4,11 +4,12 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.runtime.grammar.backend import ForcedText
+from ramet.runtime.grammar.backend import ForcedText, GrammarMatcher
 from ramet.runtime.grammar.engines import EngineRouter
 from ramet.runtime.protocol import (
     Choice,
@@ -16,6 +17,7 @@ from ramet.runtime.protocol import (
     GrammarSpec,
     JsonSchema,
     Regex,
+    RequestFailedError,
     StructuralTag,
     UnsupportedConstraintError,
 )
@@ -314,3 +316,50 @@ def test_gbnf_is_never_taken_for_more_than_it_says(tiny_router: EngineRouter, te
     assert taken["llguidance"] == taken["xgrammar"]
     if "((" not in text:
         assert taken["llguidance"] == bool(FLAT.fullmatch(text))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            Ebnf('start: a\na: "x"\n | c'),
+            'the grammar cannot be enforced by llguidance: line 2, column 4: unknown name: "c"',
+        ),
+        (Ebnf("start: /[z-a]/"), "llguidance: line 1, column 8: invalid regex"),
+        (Ebnf('start: "a'), "llguidance: line 1, column "),
+        (Ebnf('root ::= "a"{3,2}'), "llguidance: range end must be >= start"),
+        (
+            Regex(r"a\p{Foo}"),
+            r"the regular expression 'a\\p{Foo}' cannot be enforced by llguidance: invalid regex",
+        ),
+        (
+            Regex("(ab{1000}){100}|(ba{1000}){100}"),
+            "the regular expression '(ab{1000}){100}|(ba{1000}){100}' takes more than llguidance's limits",
+        ),
+        (Choice(("a" * 200_000,), "llguidance"), "a text of 200000 characters"),
+    ],
+)
+def test_refusals_say_what_is_wrong_where_and_what_to_do(
+    tiny_router: EngineRouter, spec: GrammarSpec, message: str
+) -> None:
+    with pytest.raises(UnsupportedConstraintError) as error:
+        tiny_router.compile(msgspec.structs.replace(spec, backend="llguidance"))
+    said = str(error.value)
+    assert message in said
+    assert any(remedy in said for remedy in ("; correct or simplify it", "; make it smaller: ", ": shorten it"))
+    assert "verbose" not in said
+
+
+def write_many(matcher: GrammarMatcher) -> None:
+    for _ in range(60):
+        allowed(matcher, TINY)
+        matcher.accept(spelled("a", TINY)[0])
+
+
+def test_a_limit_met_while_generating_is_named_with_what_to_do(tiny_router: EngineRouter) -> None:
+    many = " ".join(f"a{{0,{count}}}" for count in range(3, 60))
+    matcher = tiny_router.compile(Ebnf(f'root ::= {many}\na ::= "a" | "a" a "b"')).matcher()
+    with pytest.raises(
+        RequestFailedError, match=r"the grammar takes more than llguidance's limits .* make it smaller"
+    ):
+        write_many(matcher)

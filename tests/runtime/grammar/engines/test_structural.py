@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ramet.runtime.grammar.engines import EngineRouter
 from ramet.runtime.grammar.engines.structural import (
     AnyText,
     Const,
@@ -20,7 +21,7 @@ from ramet.runtime.grammar.engines.structural import (
     TriggeredTags,
     read_structural_tag,
 )
-from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex
+from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex, StructuralTag
 
 TEXT = {"type": "any_text"}
 NUMBER = {"type": "json_schema", "json_schema": {"type": "integer"}}
@@ -120,3 +121,56 @@ def test_what_is_wrong_is_refused_at_its_place(document: object, problem: str) -
     with pytest.raises(InvalidRequestError, match=problem) as caught:
         read_structural_tag(text)
     assert caught.value.field == "grammar"
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            {"type": "json_schema", "json_schema": {"type": "strin"}},
+            "in the structural tag, at #/format/elements/1/json_schema: #/type is 'strin'",
+        ),
+        (
+            {**TAG, "content": {"type": "json_schema", "json_schema": {"enum": []}}},
+            "at #/format/elements/1/content/json_schema: no value can satisfy the schema: at # its enum",
+        ),
+        (
+            {
+                **TAG,
+                "content": {
+                    "type": "json_schema",
+                    "json_schema": {"items": {"pattern": "\\bz"}, "type": "array"},
+                },
+            },
+            "at #/format/elements/1/content/json_schema: the schema cannot be enforced at #/items/pattern: ",
+        ),
+        (
+            {"type": "regex", "pattern": "a[z-a]"},
+            "at #/format/elements/1/pattern: the regular expression 'a[z-a]' cannot be enforced: the range z-a",
+        ),
+        (
+            {"type": "grammar", "grammar": "root ::= root"},
+            "at #/format/elements/1/grammar: the rule root of the grammar matches no finite text",
+        ),
+        (
+            {"type": "const_string", "value": "a\udc00"},
+            "at #/format/elements/1/value: it holds '\\udc00', half of a surrogate pair",
+        ),
+    ],
+)
+@pytest.mark.parametrize("backend", ["auto", "llguidance", "xgrammar"])
+def test_what_a_region_is_refused_for_begins_with_its_place(
+    tiny_router: EngineRouter, document: object, message: str, backend: str
+) -> None:
+    whole = {"type": "sequence", "elements": [{"type": "const_string", "value": "x"}, document]}
+    text = json.dumps({"type": "structural_tag", "format": whole})
+    with pytest.raises(InvalidRequestError) as error:
+        tiny_router.compile(StructuralTag(text, backend))
+    assert message in str(error.value)
+    assert str(error.value).count("structural tag") == 1, "said once"
+
+
+def test_the_older_form_names_its_places_too() -> None:
+    document = {"triggers": ["<a"], "structures": [{"begin": "<a>", "schema": {"enum": []}, "end": "</a>"}]}
+    with pytest.raises(InvalidRequestError, match="at #/structures/0/schema: no value can satisfy the schema"):
+        read(document)

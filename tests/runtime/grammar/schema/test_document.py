@@ -73,3 +73,36 @@ def test_a_draft_of_other_keywords_is_refused() -> None:
 def test_pointers_are_escaped() -> None:
     assert step("/a", "b/c", 0, "~") == "/a/b~1c/0/~0"
     assert parse_json("[1.5]", LIMITS) == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (r'{"const": "a\ud800"}', "#/const"),
+        (r'{"properties": {"k": {"enum": ["ok", {"v": ["\uDFFF"]}]}}}', "#/properties/k/enum/1/v/0"),
+        (r'{"properties": {"k": {"const": {"\ud800": 1}}}}', "#/properties/k/const"),
+        (r'{"properties": {"\udc00": {"type": "null"}}}', "#/properties"),
+        (r'{"required": ["\udc00"]}', "#/required/0"),
+        (r'{"items": {"pattern": "\udc00"}}', "#/items/pattern"),
+        (r'{"properties": {"\ud83d\ude00": {"const": "\ude00\ud83d"}}}', "#/properties/\U0001f600/const"),
+        ('{"const": "\ud800"}', "#/const"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_by_its_place(text: str, place: str) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        load(text, LIMITS)
+    assert str(error.value).startswith(f"{place} holds '\\ud")
+    assert "write the whole character, or remove it" in str(error.value)
+    str(error.value).encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"const": "\ud83d\ude00"}',
+        r'{"title": "\ud800", "default": ["\ud800"], "examples": ["\ud800"], "x-own": "\ud800"}',
+        r'{"const": "\\ud800"}',
+    ],
+)
+def test_whole_characters_and_annotations_may_be_written_with_halves(text: str) -> None:
+    load(text, LIMITS)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from ramet.runtime.grammar.engines import EngineRouter
 from ramet.runtime.grammar.schema import plan
 from ramet.runtime.grammar.schema.engines import subschemas
-from ramet.runtime.protocol import UnsupportedConstraintError
+from ramet.runtime.protocol import JsonSchema, UnsupportedConstraintError
+from tests.runtime.grammar.engines.walking import TINY
 from tests.runtime.grammar.schema.random_schemas import random_schema
 
 DIALECT = {
@@ -63,3 +65,22 @@ def test_a_chain_of_references_is_followed_up_to_the_first_that_refers_to_itself
     assert written["$ref"] in {f"#/$defs/{name}" for name in written["$defs"]}
     straight = json.loads(plan({"$defs": {**definitions, "c": {"type": "null"}}, "$ref": "#/$defs/a"}).text)
     assert straight == {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    "value", [0.07, 0.0003, 1e-11, 1e-20, 1e-300, 5e-324, 1e10, 1e17, 1e300, 70_000_000_000]
+)
+def test_multiples_beyond_the_digits_of_an_engine_are_refused_by_their_place(value: float) -> None:
+    planned = plan({"type": "object", "properties": {"k": {"type": "number", "multipleOf": value}}})
+    (missing,) = planned.unsupported
+    assert missing.location == "#/properties/k/multipleOf"
+    assert str(float(value)) in missing.why
+    assert "strict=false" in missing.remedy
+    assert "multipleOf" not in planned.text
+
+
+@pytest.mark.parametrize("value", [1, 7, 0.01, 0.7, 2.5, 0.25, 1e-5, 1e-10, 1_000_000_000, 0.0004])
+def test_other_multiples_are_not(value: float) -> None:
+    planned = plan({"type": "number", "multipleOf": value})
+    assert planned.exact
+    assert EngineRouter(TINY).compile(JsonSchema(planned.source))

@@ -1,0 +1,35 @@
+"""Which part of a schema an engine refuses, whose own message knows nothing of the schema's author."""
+
+from collections.abc import Callable
+
+from ramet.runtime.grammar.schema import DEFAULT_LIMITS, SchemaPlan, load, plan
+from ramet.runtime.protocol import InvalidRequestError
+
+MAX_TRIED = 40
+MAX_REFUSED = 6
+"""Parts inside of each other that are found refused: each may take the engine as long as the whole did."""
+
+
+def refused_part(source: str, is_refused: Callable[[SchemaPlan], bool]) -> str:
+    """The JSON pointer of the smallest part of the schema ``source`` that is refused by itself, as far as that
+    is found with a bounded number of questions; empty: only the whole is."""
+    document = load(source, DEFAULT_LIMITS)
+    at, met, num_left = "", {""}, MAX_TRIED
+    for _ in range(MAX_REFUSED):
+        for inner in dict.fromkeys(document.inner(at)):
+            # What leads back is refused for what it leads back to.
+            if num_left <= 0 or inner in met or not met.isdisjoint(document.inner(inner)):
+                continue
+            num_left -= 1
+            met.add(inner)
+            try:
+                planned = plan(source, at=inner)
+            except InvalidRequestError:
+                # Nothing meets it, say, which an optional property may be.
+                continue
+            if is_refused(planned):
+                at = inner
+                break
+        else:
+            return at
+    return at
