@@ -56,7 +56,7 @@ KvCacheDtype = Annotated[
     str | None,
     typer.Option(
         help="auto (default: bfloat16 beside int8 weights where the CPU multiplies it, else the activations' "
-        "dtype), float32, bfloat16 or float16.",
+        "dtype), float32, bfloat16, float16; on CUDA also fp8 or int8.",
         rich_help_panel=CACHE,
     ),
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from ramet.kernels import native
+from ramet.kernels import has_gpu_kernels, native
 from ramet.runtime.attention import (
     HEAD_DIM_STEP,
     AttentionBackend,
@@ -31,7 +31,7 @@ from ramet.runtime.executor.decode_graphs import DecodeGraphs
 from ramet.runtime.executor.graphs import CudaGraphCapture
 from ramet.runtime.executor.model_runner import HeadApart, ModelRunner, RunnerConfig
 from ramet.runtime.executor.pool import kv_bytes_per_token, kv_pool_size
-from ramet.runtime.forward import DeviceKVPool
+from ramet.runtime.forward import DeviceKVPool, KVFormat, QuantizedKVPool
 from ramet.runtime.grammar import GrammarCompiler
 from ramet.runtime.grammar.engines import LazyRouter
 from ramet.runtime.grammar.guide import MaskWork
@@ -130,15 +130,7 @@ def _context_length(config: EngineConfig, model: ModelConfig) -> int:
 def _runner(
     config: EngineConfig, loaded: LoadedModel, kv_dtype: torch.dtype, num_pages: int, context_length: int
 ) -> ModelRunner:
-    model = loaded.config
-    pool = DeviceKVPool(
-        num_layers=model.num_layers,
-        num_slots=num_pages * config.page_size,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        dtype=kv_dtype,
-        device=loaded.device,
-    )
+    pool = _pool(loaded, kv_dtype, num_pages * config.page_size)
     sizes = RunnerConfig(
         max_running_requests=config.max_running_requests,
         max_tokens_per_request=min(context_length, num_pages * config.page_size),
@@ -146,6 +138,28 @@ def _runner(
     )
     attention = _attention(config, loaded, pool)
     return ModelRunner(loaded.model, attention, sizes, loaded.device, graphs=_graphs(loaded, attention, sizes))
+
+
+def _pool(loaded: LoadedModel, kv_dtype: torch.dtype, num_slots: int) -> DeviceKVPool | QuantizedKVPool:
+    model = loaded.config
+    formats: dict[torch.dtype, KVFormat] = {torch.float8_e4m3fn: "fp8", torch.int8: "int8"}
+    if kv_dtype in formats:
+        return QuantizedKVPool(
+            formats[kv_dtype],
+            num_layers=model.num_layers,
+            num_slots=num_slots,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            device=loaded.device,
+        )
+    return DeviceKVPool(
+        num_layers=model.num_layers,
+        num_slots=num_slots,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        dtype=kv_dtype,
+        device=loaded.device,
+    )
 
 
 def _graphs(loaded: LoadedModel, attention: AttentionBackend, sizes: RunnerConfig) -> DecodeGraphs | None:
@@ -164,14 +178,18 @@ def _graphs(loaded: LoadedModel, attention: AttentionBackend, sizes: RunnerConfi
     )
 
 
-def _attention(config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool) -> AttentionBackend:
+def _attention(
+    config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool | QuantizedKVPool
+) -> AttentionBackend:
+    if loaded.device.type == "cuda" and (backend := _gpu_attention(config, loaded, pool)) is not None:
+        return backend
+    # Eight bits are refused where those kernels are not.
+    assert isinstance(pool, DeviceKVPool)
     model, library = loaded.config, native.library()
     compiled = loaded.device.type == "cpu" and loaded.dtype is torch.float32 and library is not None
     if compiled and model.head_dim % HEAD_DIM_STEP == 0:
         assert library is not None
         return NativeAttentionBackend(library, pool, page_size=config.page_size)
-    if loaded.device.type == "cuda" and (backend := _gpu_attention(config, loaded, pool)) is not None:
-        return backend
     return TorchAttentionBackend(
         pool,
         num_heads=model.num_heads,
@@ -182,7 +200,9 @@ def _attention(config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool) ->
     )
 
 
-def _gpu_attention(config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool) -> AttentionBackend | None:
+def _gpu_attention(
+    config: EngineConfig, loaded: LoadedModel, pool: DeviceKVPool | QuantizedKVPool
+) -> AttentionBackend | None:
     """The Triton kernels; None where triton is not installed, or where they do not hold the model's heads."""
     if importlib.util.find_spec("triton") is None:
         return None
@@ -244,7 +264,7 @@ def _scheduler(
 def _kernels(device: torch.device, why_torch: str) -> str:
     library = native.library()
     if device.type != "cpu":
-        return "torch"
+        return "triton" if has_gpu_kernels(device) else "torch"
     return library.name if library is not None else f"torch ({why_torch})"
 
 

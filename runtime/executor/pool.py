@@ -21,7 +21,9 @@ _MEMINFO = Path("/proc/meminfo")
 
 def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes that one token's keys and values take in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    head = config.head_dim * dtype.itemsize
+    # Keys and values of int8 have an fp32 scale each.
+    return 2 * config.num_layers * config.num_kv_heads * (head + (4 if dtype is torch.int8 else 0))
 
 
 def kv_pool_size(

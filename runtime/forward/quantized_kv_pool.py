@@ -62,8 +62,3 @@ class QuantizedKVPool:
         if self.kv_format == "fp8":
             return reference.from_e4m3(parts[0]), reference.from_e4m3(parts[1])
         return parts[0].float() * parts[2][..., None], parts[1].float() * parts[3][..., None]
-
-
-def kv_bytes_per_head(kv_format: KVFormat, head_dim: int) -> int:
-    """Bytes that a token's keys and values of one KV head take in a layer."""
-    return 2 * (head_dim + (4 if kv_format == "int8" else 0))

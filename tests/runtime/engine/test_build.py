@@ -14,7 +14,7 @@ from ramet.runtime.engine import build
 from ramet.runtime.engine.build import build_engine, num_parameters
 from ramet.runtime.engine.config import EngineConfig
 from ramet.runtime.engine.core import EngineCore
-from ramet.runtime.forward import DeviceKVPool
+from ramet.runtime.forward import DeviceKVPool, QuantizedKVPool
 from ramet.runtime.models.config import ModelConfig, MoeConfig
 from ramet.runtime.models.loading import load_model
 from ramet.runtime.protocol import (
@@ -228,6 +228,10 @@ def test_a_gpu_gets_the_kernels_for_it(folder: Path, tmp_path: Path) -> None:
     assert not isinstance(build._attention(config, loaded, pool), GpuAttentionBackend)
     elsewhere = dataclasses.replace(loaded, device=torch.device("cuda"))
     assert isinstance(build._attention(config, elsewhere, pool), GpuAttentionBackend)
+    eight_bits = build._pool(loaded, torch.int8, 16)
+    assert isinstance(eight_bits, QuantizedKVPool)
+    assert eight_bits.kv_format == "int8"
+    assert isinstance(build._attention(config, elsewhere, eight_bits), GpuAttentionBackend)
     wide = msgspec.structs.replace(loaded.config, head_dim=512)
     too_wide = dataclasses.replace(elsewhere, config=wide)
     assert isinstance(build._attention(config, too_wide, pool), TorchAttentionBackend)

@@ -29,7 +29,8 @@ def choose(wanted: str, library: Library | None, **loaded: Any) -> torch.dtype:
         "quantization": "int8",
         "head_dim": 64,
     } | loaded
-    model["config"] = SimpleNamespace(head_dim=model.pop("head_dim"))
+    heads = {name: model.pop(name, None) for name in ("head_dim", "num_heads", "num_kv_heads")}
+    model["config"] = SimpleNamespace(**heads)
     return choose_kv_dtype(wanted, cast(LoadedModel, SimpleNamespace(**model)), cast(NativeLibrary, library))
 
 
@@ -76,3 +77,14 @@ def test_what_cannot_be_had_is_refused_by_name(
     with pytest.raises(InvalidRequestError, match=message) as refused:
         choose(wanted, library, **loaded)
     assert refused.value.field == "kv_cache_dtype"
+
+
+def test_eight_bits_take_the_kernels_of_a_gpu() -> None:
+    pytest.importorskip("triton")
+    cuda = {"device": torch.device("cuda"), "dtype": torch.bfloat16, "num_heads": 8, "num_kv_heads": 2}
+    assert choose("fp8", None, **cuda) is torch.float8_e4m3fn
+    assert choose("int8", None, **cuda) is torch.int8
+    with pytest.raises(InvalidRequestError, match="heads of 512"):
+        choose("fp8", None, **cuda, head_dim=512)
+    with pytest.raises(InvalidRequestError, match="CUDA devices alone"):
+        choose("int8", WITH)

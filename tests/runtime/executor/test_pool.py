@@ -51,6 +51,9 @@ def size(
 def test_bytes_per_token() -> None:
     assert kv_bytes_per_token(config(), torch.float32) == 2 * 2 * 2 * 8 * 4
     assert kv_bytes_per_token(config(), torch.bfloat16) == 2 * 2 * 2 * 8 * 2
+    assert kv_bytes_per_token(config(), torch.float8_e4m3fn) == 2 * 2 * 2 * 8
+    # A scale for each token's head.
+    assert kv_bytes_per_token(config(), torch.int8) == 2 * 2 * 2 * (8 + 4)
 
 
 @pytest.mark.parametrize(("kv_tokens", "pages"), [(1, 1), (16, 1), (17, 2), (160, 10)])
