@@ -27,6 +27,8 @@ WAITING_CONNECTIONS = 2048
 ACCEPTED_AT_ONCE = 16
 """Connections of one turn of the event loop. They are counted some turns later, and what they take the place of
 is closed a turn after that: until then all of them are open files."""
+CLIENTS_FAULTS = ("Invalid HTTP request", "Unsupported upgrade request", "No supported WebSocket library")
+"""What uvicorn warns of, a line or two each time: whoever reaches the port could fill the log."""
 LAST_WORDS_SECONDS = 5
 """After the drain, for streams to tell their clients that they were cut."""
 
@@ -66,8 +68,15 @@ def serve(settings: ServeSettings, announce: Announce, *, builder: str = DEFAULT
             uvicorn_config(app, config, max_connections=connection_limit()), app.state.server.gateway
         )
         server.on_started = lambda: announce(engine, url_of(listener, config.host))
-        with _signals_end_the_server_only():
+        with _signals_end_the_server_only(), _quiet(logging.getLogger("uvicorn.error")):
             server.run(sockets=[listener])
+
+
+class ClientsFaults(logging.Filter):
+    """Lets through what is not a client's doing."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(CLIENTS_FAULTS)
 
 
 class DrainingServer(uvicorn.Server):
@@ -150,6 +159,16 @@ def uvicorn_config(
         timeout_keep_alive=config.keep_alive_timeout,
         timeout_graceful_shutdown=math.ceil(config.drain_timeout) + LAST_WORDS_SECONDS,
     )
+
+
+@contextlib.contextmanager
+def _quiet(uvicorn_logger: logging.Logger) -> Iterator[None]:
+    faults = ClientsFaults()
+    uvicorn_logger.addFilter(faults)
+    try:
+        yield
+    finally:
+        uvicorn_logger.removeFilter(faults)
 
 
 @contextlib.contextmanager

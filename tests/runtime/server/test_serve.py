@@ -1,6 +1,7 @@
 """The server as a process: ready, serving, drained by SIGTERM, and a port that is taken."""
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -16,7 +17,8 @@ import httpx
 import pytest
 
 from ramet.runtime.protocol import InvalidRequestError
-from ramet.runtime.server.serve import bound_socket, url_of
+from ramet.runtime.server.serve import ClientsFaults, bound_socket, serve, url_of
+from ramet.runtime.server.settings import serve_settings
 from tests.runtime.server.speaking_server import SECONDS, event_data
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,9 +81,13 @@ def test_a_server_serves_and_ends_cleanly() -> None:
         reader.start()
         while "ramet_requests_in_flight 1.0" not in _metrics(server):
             assert not streamed, "the answer ended before it was seen"
+        with socket.create_connection((httpx.URL(server.url).host, httpx.URL(server.url).port or 0)) as wrong:
+            wrong.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+            assert b"400" in wrong.recv(100)
         server.process.send_signal(signal.SIGTERM)
         out, errors = server.process.communicate(timeout=SECONDS)
         reader.join(SECONDS)
+    assert "Invalid HTTP" not in errors
     assert event_data(streamed[0])[-1] == "[DONE]"
     assert (server.process.returncode, out) == (0, "ended\n")
     assert is_gone(server.engine_pid)
@@ -168,8 +174,27 @@ def test_a_port_that_is_taken_is_named() -> None:
 def test_addresses_that_are_none() -> None:
     with pytest.raises(InvalidRequestError, match="is no address"):
         bound_socket("no.such.host.invalid", 0)
+    for name in ("x" * 300, "ü" * 80, "a\x01b"):
+        with pytest.raises(InvalidRequestError, match="is no address"):
+            bound_socket(name, 0)
     with pytest.raises(InvalidRequestError, match="cannot be bound"):
         bound_socket("192.0.2.1", 0)
+
+
+def test_a_store_that_cannot_be_opened_is_known_before_the_model_is_loaded(tmp_path: Path) -> None:
+    settings = serve_settings({"port": 0, "response_store": tmp_path}, None)
+    with pytest.raises(InvalidRequestError, match=r"response_store .* cannot be opened"):
+        serve(settings, lambda engine, url: None, builder="nothing.that:exists")
+
+
+def test_what_clients_do_wrong_fills_no_log() -> None:
+    def record(message: str) -> logging.LogRecord:
+        return logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, message, None, None)
+
+    faults = ClientsFaults()
+    assert not faults.filter(record("Invalid HTTP request received."))
+    assert not faults.filter(record("Unsupported upgrade request."))
+    assert faults.filter(record("Exception in ASGI application"))
 
 
 def test_where_a_client_reaches_it() -> None:
