@@ -1,12 +1,15 @@
 """What a call's text becomes as a value, and the constraint that makes sure that it can."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from ramet.lang.ir import Parse
+from ramet.lang.pydantic_schema import pydantic_schema
 from ramet.runtime.protocol import Choice, GrammarSpec, InvalidRequestError, JsonSchema, Regex
 from ramet.runtime.protocol.nesting import MAX_NESTING, is_nested_within, json_is_nested_within
 
@@ -26,7 +29,7 @@ class _PydanticModel(Protocol):
 
     __name__: str
 
-    def model_json_schema(self, *, ref_template: str = ...) -> dict[str, Any]: ...
+    def model_json_schema(self, *, ref_template: str = ..., schema_generator: Any = ...) -> dict[str, Any]: ...
 
     def model_validate(self, obj: object) -> object: ...
 
@@ -82,6 +85,17 @@ _BOOL = Constraint(Choice(("True", "False")), (), parse_bool)
 _STR = Constraint(Regex(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'), (), parse_quoted)
 
 
+_TIME = r"(?:[0-9]{1,4}H(?:[0-9]{1,5}M)?(?:[0-9]{1,5}S)?|[0-9]{1,5}M(?:[0-9]{1,5}S)?|[0-9]{1,5}S)"
+_TEXTS: Mapping[object, str] = MappingProxyType(
+    {
+        "decimal": r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$",
+        "base64": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+        "duration": rf"^-?P(?:[0-9]{{1,5}}D(?:T{_TIME})?|T{_TIME})$",
+    }
+)
+"""Formats and encodings that types are stricter about, or that JSON Schema does not know: what can be read."""
+
+
 def dtype_constraint(dtype: object) -> Constraint:
     """For int, float, bool, or str: a string in double quotes, of which the value is what stands inside. A type
     may be given by its name."""
@@ -112,7 +126,7 @@ def type_schema(type_: Any) -> dict[str, Any]:
     type says that it keeps others: what it would throw away again need not be generated.
     """
     if isinstance(type_, _PydanticModel):
-        return _closed(type_.model_json_schema())
+        return _closed(pydantic_schema(type_, "#/$defs/{model}"))
     definitions: dict[str, Any] = {}
 
     def schema_of_inner(inner: Any) -> dict[str, Any]:
@@ -120,7 +134,7 @@ def type_schema(type_: Any) -> dict[str, Any]:
         if not isinstance(inner, _PydanticModel):
             raise TypeError(f"{inner!r} has no JSON schema")
         name = inner.__name__
-        schema = inner.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
+        schema = pydantic_schema(inner, f"#/$defs/{name}.{{model}}")
         inner_definitions = schema.pop("$defs", {})
         definitions.update({f"{name}.{key}": value for key, value in inner_definitions.items()})
         return schema
@@ -166,6 +180,10 @@ def json_document(value: dict[str, Any] | bool, field: str) -> str:
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     closed = {key: _closed_value(value) for key, value in schema.items()}
+    if closed.get("type") == "string" and "pattern" not in closed:
+        pattern = _TEXTS.get(closed.get("format")) or _TEXTS.get(closed.get("contentEncoding"))
+        if pattern is not None:
+            closed = {key: value for key, value in closed.items() if key != "format"} | {"pattern": pattern}
     if closed.get("type") == "object" and "properties" in closed:
         closed.setdefault("additionalProperties", False)
     return closed

@@ -3,6 +3,8 @@
 import json
 import re
 from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal, TypedDict
 
@@ -204,3 +206,24 @@ def test_pydantic_models_inside_of_other_types(type_: Any, text: str) -> None:
     assert "Address(street=Street(number=3), town='Ulm')" in repr(constraint.parse(text))
     with pytest.raises(ValueError, match="number"):
         constraint.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        (Decimal, ["0", "-1.50", "12.345"], ["x", "1.", ".5", "1e5", "NaN"]),
+        (bytes, ["", "YWI=", "YWJj", "YQ=="], ["a", "YWI", "é", "=YWI"]),
+        (timedelta, ["P1D", "PT1H30M", "-PT3S", "P2DT5M"], ["P1Y", "P1W", "P", "PT", "1 day"]),
+    ],
+)
+def test_texts_of_types_are_allowed_exactly_if_they_can_be_read(
+    kind: Any, right: list[str], wrong: list[str]
+) -> None:
+    constraint = json_constraint(list[kind])
+    assert isinstance(constraint.grammar, JsonSchema)
+    items = Draft202012Validator(json.loads(constraint.grammar.schema))
+    for text in right:
+        assert items.is_valid([text]), text
+        values: Any = constraint.parse(json.dumps([text]))
+        assert [type(value) for value in values] == [kind]
+    assert not [text for text in wrong if items.is_valid([text])]
