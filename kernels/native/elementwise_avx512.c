@@ -4,6 +4,7 @@
 #include "vector_math.h"
 #include <math.h>
 
+#define NAN_OR_INFINITY 0x99 /* classes of vfpclassps: both kinds of NaN, both infinities */
 #define ELEMENTS_AT_ONCE 16384 /* of one thread: fewer are done sooner than another one comes */
 
 static int64_t rows_at_once(int64_t width) { return width < ELEMENTS_AT_ONCE ? ELEMENTS_AT_ONCE / width : 1; }
@@ -125,4 +126,28 @@ void ramet_gated_activation(const float *gate_up, int64_t stride, int64_t rows, 
 {
     activation_call c = {gate_up, stride, width, tanh_gelu, out};
     ramet_parallel(rows, rows_at_once(width), threads, activation_task, &c);
+}
+
+typedef struct {
+    const float *x;
+    int64_t width;
+    uint8_t *finite;
+} finite_call;
+
+static void finite_task(void *context, int64_t row, int worker)
+{
+    const finite_call *c = context;
+    const float *x = c->x + row * c->width;
+    __mmask16 broken = 0;
+    (void)worker;
+    for (int64_t i = 0; i < c->width; i += 16)
+        broken |= _mm512_fpclass_ps_mask(_mm512_maskz_loadu_ps(tail_mask(c->width - i), x + i), NAN_OR_INFINITY);
+    c->finite[row] = broken == 0;
+}
+
+/* x: [rows][width]; finite: [rows], 1 where no number of the row is NaN or infinite. */
+void ramet_finite_rows(const float *x, int64_t rows, int64_t width, uint8_t *finite, int threads)
+{
+    finite_call c = {x, width, finite};
+    ramet_parallel(rows, rows_at_once(width), threads, finite_task, &c);
 }

@@ -98,6 +98,7 @@ class NativeLibrary:
                 "ramet_gated_activation",
                 *(pointer, int64, int64, int64, int32, pointer, int32),
             )
+            self._finite_rows = _calls(libraries, "ramet_finite_rows", *(pointer, int64, int64, pointer, int32))
             attention = (
                 *(pointer, int64, pointer, int64, pointer, int64, pointer, pointer, pointer, int64, int64),
                 *(int64, int64, pointer, pointer, int64, pointer, pointer, real, real, pointer, pointer),
@@ -210,6 +211,16 @@ class NativeLibrary:
         )
         return out
 
+    def finite_rows(self, x: Tensor) -> npt.NDArray[np.bool_]:
+        """x: [rows, width] fp32. [rows]: whether all numbers of a row are finite."""
+        x = x.contiguous()
+        _fit(x.dim() == 2 and x.dtype is torch.float32, "x", x)
+        finite = np.empty(x.shape[0], np.bool_)
+        self._finite_rows[x.numel() <= _SHORT_NUMBERS](
+            *(x.data_ptr(), *x.shape, finite.ctypes.data, torch.get_num_threads())
+        )
+        return finite
+
     @property
     def kv_dtypes(self) -> frozenset[torch.dtype]:
         """What ``attention`` takes keys and values in: fp32, and bfloat16 where the CPU multiplies it."""
@@ -228,10 +239,10 @@ class NativeLibrary:
     ) -> Tensor:
         """Writes k and v into the pool, then attends.
 
-        heads: q [num_tokens, num_heads, head_dim], k and v [num_tokens, num_kv_heads, head_dim]; pool: keys and
-        values, [num_slots, num_kv_heads, head_dim] each, of a dtype in ``kv_dtypes``; the others fp32, head_dim
-        a multiple of 16. written: [num_tokens] int64 slots. Returns q's shape. A token's result depends on its own query, keys and values
-        alone, and on where its spans begin.
+        heads: q [num_tokens, num_heads, head_dim], k and v [num_tokens, num_kv_heads, head_dim], all fp32; pool:
+        keys and values, [num_slots, num_kv_heads, head_dim] each, of one dtype in ``kv_dtypes``; head_dim a
+        multiple of 16. written: [num_tokens] int64 slots. Returns q's shape. A token's result depends on its
+        own query, keys and values alone, and on where its spans begin.
         """
         q, k, v = map(by_token, heads)
         num_tokens, num_heads, head_dim = q.shape

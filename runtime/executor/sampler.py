@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ramet.kernels import native
 from ramet.runtime.executor.filters import SHARES, Truncation, choose, is_truncated
 from ramet.runtime.executor.kernel_draws import KernelDraws, kernel_draws_for
 from ramet.runtime.executor.logit_edits import LogitEdits
@@ -194,6 +195,11 @@ class Sampler:
 
 def not_finite_rows(logits: Tensor) -> list[int]:
     """Rows of ``logits`` [rows, vocab_size] with a NaN or an infinity in them."""
+    library = native.library()
+    if library is not None and logits.is_cpu and logits.dtype is torch.float32:
+        # torch's sum would be a decoding step's only call of OpenMP, whose threads then spin beside ours.
+        broken: list[int] = np.flatnonzero(~library.finite_rows(logits)).tolist()
+        return broken
     # A sum is finite only if every term is; it costs a fraction of looking at each.
     if bool(torch.isfinite(logits.sum(dim=-1)).all()):
         return []

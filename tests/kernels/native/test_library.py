@@ -102,6 +102,26 @@ def test_rows_of_zeros_and_rows_that_are_not_finite(library: NativeLibrary) -> N
     assert out[3:].isfinite().all()
 
 
+@pytest.mark.parametrize("width", [1, 15, 16, 49152])
+def test_rows_that_are_finite_are_told_from_others(library: NativeLibrary, width: int) -> None:
+    x = torch.full((7, width), torch.finfo(torch.float32).max)
+    x[1] = 0.0
+    x[2], x[3], x[4, -1], x[5, 0] = torch.nan, torch.inf, -torch.inf, -torch.nan
+    assert library.finite_rows(x).tolist() == [True, True, False, False, False, False, True]
+    assert library.finite_rows(x.t().contiguous().t()).tolist() == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert library.finite_rows(x[:0]).tolist() == []
+    with pytest.raises(ValueError, match="does not fit"):
+        library.finite_rows(x.double())
+
+
 def test_inputs_that_are_not_contiguous_and_of_other_dtypes(library: NativeLibrary) -> None:
     weight, scale = random_int8(60, 50), random(60).abs()
     prepared = library.pack_int8(weight.t().contiguous().t(), scale)
