@@ -7,12 +7,21 @@ from ramet.kernels.dispatch import (
     fused_experts,
     gated_activation,
     has_gpu_kernels,
+    linear_e4m3,
+    linear_int4,
     rms_norm,
 )
 from ramet.kernels.int8 import Int8Weight, PreparedInt8Weight, linear_int8, prepare_int8_weight
-from ramet.kernels.reference import attention, quantize_rows_int8
+from ramet.kernels.reference import (
+    INT4_GROUP,
+    attention,
+    quantize_int4,
+    quantize_rows_e4m3,
+    quantize_rows_int8,
+)
 
 __all__ = [
+    "INT4_GROUP",
     "Int8Weight",
     "PreparedInt8Weight",
     "add_rms_norm",
@@ -22,8 +31,12 @@ __all__ = [
     "fused_experts",
     "gated_activation",
     "has_gpu_kernels",
+    "linear_e4m3",
+    "linear_int4",
     "linear_int8",
     "prepare_int8_weight",
+    "quantize_int4",
+    "quantize_rows_e4m3",
     "quantize_rows_int8",
     "rms_norm",
 ]

@@ -90,8 +90,8 @@ def fused_experts(
     """sum over i of shares[t, i] * down_e(act(gate_e(x_t)) * up_e(x_t)), e = chosen[t, i].
 
     x: [num_tokens, hidden]; weights: gate_up [num_experts, 2 * intermediate, hidden], gate's channels first,
-    and down [num_experts, hidden, intermediate], of x's dtype, or int8 with scales of [num_experts, channels]
-    fp32; shares, chosen: [num_tokens, top_k] fp32, int64. On a GPU nothing waits for the device.
+    and down [num_experts, hidden, intermediate], of x's dtype, or int8 or e4m3 (uint8) with scales of
+    [num_experts, channels] fp32; shares, chosen: [num_tokens, top_k] fp32, int64. Nothing waits for a GPU.
     """
     gpu = gpu_kernels(x)
     if gpu is not None:
@@ -99,8 +99,33 @@ def fused_experts(
         result: Tensor = gpu.fused_experts(x, own, shares, chosen, kind)
         return result
     if scales is not None:
+        if weights[0].dtype is torch.uint8:
+            weights = reference.from_e4m3(weights[0]), reference.from_e4m3(weights[1])
         weights = weights[0] * scales[0][..., None], weights[1] * scales[1][..., None]
     return reference.fused_experts(x, weights[0], weights[1], shares, chosen, kind)
+
+
+def linear_int4(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T with weights of ``quantize_int4``, which take a quarter of 16 bits. Returns x's dtype.
+
+    x: [num_tokens, k]; weight: [n, k / 2] uint8; weight_scale: [n, k / 32] fp32; bias: [n]. Off a GPU the
+    weights are unpacked at each call.
+    """
+    gpu = gpu_kernels(x)
+    if gpu is None:
+        return reference.linear_int4(x, weight, weight_scale, bias)
+    product: Tensor = gpu.linear_int4(x, weight, weight_scale, bias)
+    return product
+
+
+def linear_e4m3(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T with weights of ``quantize_rows_e4m3``. weight: [n, k] uint8; weight_scale: [n] fp32; the
+    rest as of ``linear_int4``."""
+    gpu = gpu_kernels(x)
+    if gpu is None:
+        return reference.linear_e4m3(x, weight, weight_scale, bias)
+    product: Tensor = gpu.linear_e4m3(x, weight, weight_scale, bias)
+    return product
 
 
 def has_gpu_kernels(device: torch.device) -> bool:

@@ -7,6 +7,10 @@ INT8_GROUP = 32
 """Inputs of a linear layer that share one scale of their digits, in ``linear_int8_grouped``."""
 
 
+INT4_GROUP = 32
+"""Neighbouring 4-bit weights that share a scale."""
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm (arXiv 1910.07467), computed in fp32.
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ramet.kernels.gpu.formats import INT8, format_of, stored_values
+from ramet.kernels.gpu.formats import PLAIN, format_of, stored_values
 from ramet.kernels.gpu.launch import Launch, next_power_of_two, require_unit_stride
 
 BLOCK = 32
@@ -24,7 +24,7 @@ _SUM_COLUMNS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """Of all experts, contiguous; in x's dtype, or int8 with one scale an output channel."""
+    """Of all experts, contiguous; in x's dtype, or int8 or e4m3 with one scale an output channel."""
 
     gate_up: Tensor  # [num_experts, 2 * intermediate, hidden], gate's channels first
     down: Tensor  # [num_experts, hidden, intermediate]
@@ -161,8 +161,8 @@ def _check(x: Tensor, weight: Tensor, scale: Tensor | None, shape: tuple[int, in
     require_unit_stride("x", x)
     if weight.shape[1:] != shape or not weight.is_contiguous():
         raise ValueError(f"weights are {tuple(weight.shape)}: contiguous, {shape} an expert")
-    if weight.dtype is not (x.dtype if scale is None else torch.int8):
-        raise ValueError(f"weights are {weight.dtype}: {x.dtype}, or int8 with scales")
+    if weight.dtype not in ((x.dtype,) if scale is None else (torch.int8, torch.uint8)):
+        raise ValueError(f"weights are {weight.dtype}: {x.dtype}, or int8 or uint8 (e4m3) with scales")
     if scale is not None and (scale.shape != weight.shape[:2] or not scale.is_contiguous()):
         raise ValueError(f"scales are {tuple(scale.shape)}: contiguous, {tuple(weight.shape[:2])}")
 
@@ -213,7 +213,7 @@ def _gate_up_kernel(
             gate = tl.dot(values, w.to(values.dtype), gate, input_precision="ieee")
             w = _load_weights(own, channels + inner, at, in_channels, depth, FORMAT)
             up = tl.dot(values, w.to(values.dtype), up, input_precision="ieee")
-        if FORMAT == INT8:
+        if FORMAT != PLAIN:
             scales = weight_scales + expert * 2 * inner + channels
             gate = gate * tl.load(scales, mask=in_channels, other=0.0)[None, :]
             up = up * tl.load(scales + inner, mask=in_channels, other=0.0)[None, :]
@@ -267,7 +267,7 @@ def _down_kernel(
             values = tl.load(activated + pair[:, None] * depth + at[None, :], mask=mask, other=0.0)
             w = _load_weights(own, channels, at, in_channels, depth, FORMAT)
             total = tl.dot(values, w.to(values.dtype), total, input_precision="ieee")
-        if FORMAT == INT8:
+        if FORMAT != PLAIN:
             scales = weight_scales + expert * hidden + channels
             total = total * tl.load(scales, mask=in_channels, other=0.0)[None, :]
         tl.store(

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from ramet.kernels.gpu.formats import from_e4m3
 from ramet.kernels.gpu.launch import Launch, require_unit_stride
+from ramet.kernels.reference import INT4_GROUP as GROUP
 
-GROUP = 32
-"""Neighbouring weights of a channel that share a scale, as in GGUF's Q4_0."""
 _TOKENS, _CHANNELS, _DEPTH = 64, 32, 128
 """A program's tile. Narrow in channels: 4,096 of them are 128 programs, about one a multiprocessor."""
 

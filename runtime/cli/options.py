@@ -29,7 +29,10 @@ Device = Annotated[
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=ENGINE_PANEL)]
 Quantization = Annotated[
     str,
-    typer.Option(help="auto (int8 on CPU, none on CUDA), none or int8.", rich_help_panel=ENGINE_PANEL),
+    typer.Option(
+        help="auto (int8 on CPU, none on CUDA), none, int8; on CUDA also fp8 or int4.",
+        rich_help_panel=ENGINE_PANEL,
+    ),
 ]
 KvTokens = Annotated[
     int | None,

@@ -29,7 +29,10 @@ Dtype = Annotated[
 ]
 Quantization = Annotated[
     str | None,
-    typer.Option(help="auto (default: int8 on CPU, none on CUDA), none or int8.", rich_help_panel=ENGINE),
+    typer.Option(
+        help="auto (default: int8 on CPU, none on CUDA), none, int8; on CUDA also fp8, int4.",
+        rich_help_panel=ENGINE,
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option(help="CPU threads; one a physical core if absent.", rich_help_panel=ENGINE)

@@ -11,7 +11,7 @@ import msgspec
 from ramet.runtime.protocol import InvalidRequestError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-QUANTIZATIONS = ("auto", "none", "int8")
+QUANTIZATIONS = ("auto", "none", "int8", "fp8", "int4")
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "fp8", "int8")
 SCHEDULE_POLICIES = ("lpm", "fcfs")
 EVICTION_POLICIES = ("lru", "lfu")
@@ -57,7 +57,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     CUDA.
     """
     quantization: str = "auto"
-    """Of the linear layers' weights: none or int8. auto: int8 on a CPU if dtype is auto too, else none."""
+    """Of the linear layers' weights: none, int8, or on CUDA fp8 (e4m3) or int4 (a scale for 32 weights). auto:
+    int8 on a CPU if dtype is auto too, else none."""
     kv_cache_dtype: str = "auto"
     """Of cached keys and values: the activations' dtype, or on a CPU with AVX512_BF16 and compiled kernels also
     bfloat16, which auto chooses there beside int8 weights. On CUDA also fp8 (e4m3) or int8 (a scale each token

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ramet.kernels import linear_int8, prepare_int8_weight
+from ramet.kernels import linear_e4m3, linear_int4, linear_int8, prepare_int8_weight
 from ramet.runtime.protocol import ModelLoadError
 
 
@@ -45,6 +45,32 @@ class Int8Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear_int8(x, self._weight, self._scale, self._bias)
+
+
+class E4M3Linear:
+    """weight: [out_features, in_features] e4m3 codes (uint8) with one scale an output channel, [out_features]
+    fp32. Activations stay in their dtype (``kernels.linear_e4m3``)."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = weight.contiguous()
+        self._scale = scale.contiguous()
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear_e4m3(x, self._weight, self._scale, self._bias)
+
+
+class Int4Linear:
+    """weight: [out_features, in_features / 2] uint8, two weights each, with a scale for 32 neighbouring ones,
+    [out_features, in_features / 32] fp32. Activations stay in their dtype (``kernels.linear_int4``)."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = weight.contiguous()
+        self._scale = scale.contiguous()
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear_int4(x, self._weight, self._scale, self._bias)
 
 
 class Int16Linear:
@@ -85,6 +111,8 @@ def linear_of(weight: Tensor, scale: Tensor | None, bias: Tensor | None = None) 
         return FloatLinear(weight, bias)
     if weight.dtype == torch.int8:
         return Int8Linear(weight, scale, bias)
+    if weight.dtype == torch.uint8:
+        return E4M3Linear(weight, scale, bias) if scale.dim() == 1 else Int4Linear(weight, scale, bias)
     if weight.dtype == torch.int16 and bias is None:
         return Int16Linear(weight, scale)
     raise ModelLoadError(

@@ -16,17 +16,17 @@ the model has one:
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ramet.kernels import quantize_rows_int8
+from ramet.kernels import INT4_GROUP, quantize_int4, quantize_rows_e4m3, quantize_rows_int8
 from ramet.runtime.layers.linear import quantize_rows_int16
 from ramet.runtime.models.config import ModelConfig, MoeConfig
 from ramet.runtime.protocol import ModelLoadError
 
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "fp8", "int4"]
 
 
 def prepare_weights(
@@ -41,14 +41,20 @@ def prepare_weights(
     dtype: of the activations, and of every weight that is not quantised; norms are kept in fp32, where Gemma's
     1 + weight loses nothing. With "int8" the projections and the output head become int8 with one fp32 scale an
     output channel; a tied embedding table shares the head's rows, an untied one stays in dtype; the routers of
-    experts become int16 (see ``Int16Linear``).
+    experts become int16 (see ``Int16Linear``). With "fp8" and "int4" the projections become e4m3 codes with a
+    scale an output channel, or digits with a scale for 32 weights (``kernels.linear_int4``); table, head and
+    routers stay in dtype.
 
     tensors may load lazily: each is read once. Where nothing had to be changed the results share memory with
     it. Raises ModelLoadError naming the tensor, with the shape expected and found, where one is missing,
     misshaped or not known to the architecture. Tensors that are known to carry no weights are passed over.
     """
-    if quantization not in ("none", "int8"):
-        raise ModelLoadError(f"quantization {quantization!r} is not implemented; use none or int8")
+    if quantization not in get_args(Quantization):
+        raise ModelLoadError(
+            f"quantization {quantization!r} is not implemented; use {', '.join(get_args(Quantization))}"
+        )
+    if quantization == "int4" and config.moe is not None:
+        raise ModelLoadError("quantization 'int4' is not there for models with experts; use 'fp8' or 'int8'")
     source = _Checkpoint(config, tensors)
     out = _Prepared(quantization, dtype)
     _prepare_ends(config, source, out)
@@ -107,6 +113,7 @@ class _Prepared:
 
     def __init__(self, quantization: Quantization, dtype: torch.dtype) -> None:
         self.weights: dict[str, Tensor] = {}
+        self._quantization = quantization
         self._int8 = quantization == "int8"
         self._dtype = dtype
 
@@ -116,14 +123,34 @@ class _Prepared:
 
     def linear(self, name: str, weight: Tensor, bias: Tensor | None = None) -> None:
         """weight: [..., out_features, in_features]."""
-        if self._int8:
-            rows, scale = quantize_rows_int8(weight.reshape(-1, weight.shape[-1]))
-            self.weights[f"{name}.weight"] = rows.view(weight.shape)
-            self.weights[f"{name}.scale"] = scale.view(weight.shape[:-1])
-        else:
-            self.plain(name, weight)
+        rows = weight.reshape(-1, weight.shape[-1])
+        match self._quantization:
+            case "int8":
+                stored, scale = quantize_rows_int8(rows)
+                self.weights[f"{name}.scale"] = scale.view(weight.shape[:-1])
+            case "fp8":
+                stored, scale = quantize_rows_e4m3(rows)
+                self.weights[f"{name}.scale"] = scale.view(weight.shape[:-1])
+            case "int4":
+                if rows.shape[1] % INT4_GROUP:
+                    raise ModelLoadError(
+                        f"{name} has rows of {rows.shape[1]} weights, and int4 takes a multiple of "
+                        f"{INT4_GROUP}; use quantization 'fp8' or 'int8'"
+                    )
+                stored, scale = quantize_int4(rows)
+                self.weights[f"{name}.scale"] = scale
+            case _:
+                stored = rows.to(self._dtype).contiguous()
+        self.weights[f"{name}.weight"] = stored.view(*weight.shape[:-1], stored.shape[-1])
         if bias is not None:
             self.weights[f"{name}.bias"] = bias.to(self._dtype).contiguous()
+
+    def end(self, name: str, weight: Tensor) -> None:
+        """The output head: with eight or four bits of floating point or of groups it stays as it is."""
+        if self._int8:
+            self.linear(name, weight)
+        else:
+            self.plain(name, weight)
 
     def router(self, name: str, weight: Tensor) -> None:
         if self._int8:
@@ -143,10 +170,10 @@ def _prepare_ends(config: ModelConfig, source: _Checkpoint, out: _Prepared) -> N
         head = source.take("lm_head.weight", *table_shape)
     # A checkpoint may say "tied" and yet hold a head of its own; transformers then uses the head, and so do we.
     if head is None or (config.tie_embeddings and torch.equal(head, table)):
-        out.linear("embedding", table)
+        out.end("embedding", table)
     else:
         out.plain("embedding", table)
-        out.linear("lm_head", head)
+        out.end("lm_head", head)
     out.norm("final_norm", source.take("model.norm.weight", config.hidden_size), config.norm_plus_one)
     if config.rope.frequency_factors:
         rotary_dim = config.rope.rotary_dim or config.head_dim

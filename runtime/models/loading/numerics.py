@@ -5,11 +5,12 @@ from typing import Literal, get_args
 
 import torch
 
+from ramet.kernels import has_gpu_kernels
 from ramet.runtime.protocol.errors import InvalidRequestError
 
-QuantizationOption = Literal["auto", "none", "int8"]
+QuantizationOption = Literal["auto", "none", "int8", "fp8", "int4"]
 DtypeOption = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "fp8", "int4"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -29,7 +30,8 @@ def choose_numerics(quantization: str, dtype: str, device: str | torch.device) -
     """Settle what is "auto".
 
     device: CUDA where there is one, else the CPU. quantization: int8 on the CPU where dtype is left to us
-    too, none otherwise (a dtype that is asked for is what the weights are to be in). dtype: bfloat16 on
+    too, none otherwise (a dtype that is asked for is what the weights are to be in); fp8 and int4 take the
+    kernels of a GPU. dtype: bfloat16 on
     CUDA, float32 on the CPU, where few processors compute in bfloat16. Raises InvalidRequestError that
     names the field.
     """
@@ -42,6 +44,14 @@ def choose_numerics(quantization: str, dtype: str, device: str | torch.device) -
     match quantization:
         case "int8":
             chosen = "int8"
+        case "fp8" | "int4":
+            if not has_gpu_kernels(place):
+                raise InvalidRequestError(
+                    f"quantization is {quantization!r}, which the kernels for CUDA devices alone have (with "
+                    f"triton installed), and device is {str(place)!r}; use 'int8'",
+                    field="quantization",
+                )
+            chosen = "fp8" if quantization == "fp8" else "int4"
         case "auto" if place.type == "cpu" and dtype == "auto":
             chosen = "int8"
         case _:

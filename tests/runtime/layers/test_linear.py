@@ -7,7 +7,9 @@ from torch import Tensor
 from ramet.kernels import quantize_rows_int8
 from ramet.kernels import reference as oracle
 from ramet.runtime.layers.linear import (
+    E4M3Linear,
     FloatLinear,
+    Int4Linear,
     Int8Linear,
     Int16Linear,
     linear_from,
@@ -82,3 +84,15 @@ def test_the_stored_form_chooses_the_layer() -> None:
 def test_a_form_without_layer_is_refused() -> None:
     with pytest.raises(ModelLoadError, match=r"no linear layer has a scaled weight of dtype torch\.int32"):
         linear_of(torch.zeros((2, 2), dtype=torch.int32), torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", [E4M3Linear, Int4Linear])
+def test_few_bits_are_the_kernels(kind: type[E4M3Linear | Int4Linear]) -> None:
+    weight, x, bias = random(16, 64), random(5, 64, seed=1), random(16, seed=2)
+    if kind is E4M3Linear:
+        stored, expected = oracle.quantize_rows_e4m3(weight), oracle.linear_e4m3
+    else:
+        stored, expected = oracle.quantize_int4(weight), oracle.linear_int4
+    found = linear_of(*stored, bias)
+    assert isinstance(found, kind)
+    assert torch.equal(found(x), expected(x, *stored, bias))

@@ -6,6 +6,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from ramet.kernels import reference
 from ramet.runtime.models.hf_config import config_from_hf
 from ramet.runtime.models.prepare import Quantization, prepare_weights
 from ramet.runtime.protocol import ModelLoadError
@@ -203,3 +204,35 @@ def test_frequency_factors_have_to_be_there(llama: "TinyModel") -> None:
     config = replace(llama.config, rope=replace(llama.config.rope, frequency_factors=True))
     with pytest.raises(ModelLoadError, match=r"lacks rope_freqs\.weight.* \[8\]"):
         prepare_weights(config, llama.tensors, quantization="none", dtype=torch.float32)
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "int4"])
+def test_few_bits_leave_the_ends_and_norms_as_they_are(
+    quantization: Quantization, make_tiny: "MakeTiny"
+) -> None:
+    tiny = make_tiny("LlamaForCausalLM", {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16})
+    plain, few = prepare(tiny, tiny.tensors), prepare(tiny, tiny.tensors, quantization)
+    for name in ("embedding.weight", "lm_head.weight", "layers.0.mlp_norm.weight"):
+        assert torch.equal(few[name], plain[name])
+    for name in ("qkv", "attention_output", "gate_up", "down"):
+        weight, scale = few[f"layers.1.{name}.weight"], few[f"layers.1.{name}.scale"]
+        assert weight.dtype is torch.uint8
+        back = (
+            reference.from_e4m3(weight) * scale[:, None]
+            if quantization == "fp8"
+            else reference.dequantize_int4(weight, scale)
+        )
+        wanted = plain[f"layers.1.{name}.weight"]
+        assert (back - wanted).abs().max() < 0.2 * wanted.abs().max()
+
+
+def test_what_has_no_four_bits_is_refused(make_tiny: "MakeTiny") -> None:
+    odd = make_tiny("LlamaForCausalLM", {"hidden_size": 80, "head_dim": 16})
+    with pytest.raises(ModelLoadError, match=r"rows of 80 weights.*'fp8'"):
+        prepare(odd, odd.tensors, "int4")
+    experts = make_tiny(*MOE["mixtral"])
+    with pytest.raises(ModelLoadError, match="models with experts"):
+        prepare(experts, experts.tensors, "int4")
+    fp8 = prepare(experts, experts.tensors, "fp8")
+    assert fp8["layers.0.experts.gate_up.weight"].dtype is torch.uint8
+    assert fp8["layers.0.experts.gate_up.scale"].shape == fp8["layers.0.experts.gate_up.weight"].shape[:2]

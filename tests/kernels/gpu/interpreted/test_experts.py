@@ -49,17 +49,23 @@ def test_equals_the_oracle(
         assert torch.equal(alone[0], actual[1])
 
 
-def test_int8_weights_are_what_their_scales_say() -> None:
+@pytest.mark.parametrize("stored_as", ["int8", "e4m3"])
+def test_weights_of_eight_bits_are_what_their_scales_say(stored_as: str) -> None:
     num_experts, hidden, inner = 3, 48, 40
     x = 4 * random(5, hidden, seed=1)
-    quantized = [
-        reference.quantize_heads_int8(random(num_experts, rows, columns, seed=rows))
-        for rows, columns in ((2 * inner, hidden), (hidden, inner))
-    ]
+    quantized = []
+    for rows, columns in ((2 * inner, hidden), (hidden, inner)):
+        weight = random(num_experts, rows, columns, seed=rows)
+        if stored_as == "int8":
+            quantized.append(reference.quantize_heads_int8(weight))
+        else:
+            codes, scale = reference.quantize_rows_e4m3(weight.view(-1, columns))
+            quantized.append((codes.view(weight.shape), scale.view(weight.shape[:2])))
     (gate_up, gate_up_scale), (down, down_scale) = quantized
     shares, chosen = routed(5, num_experts, 2)
     actual = fused_experts(x, ExpertWeights(gate_up, down, gate_up_scale, down_scale), shares, chosen, "silu")
-    wide = [stored * scale[..., None] for stored, scale in quantized]
+    numbers = [(reference.from_e4m3(x) if x.dtype is torch.uint8 else x) for x, _ in quantized]
+    wide = [stored * scale[..., None] for stored, (_, scale) in zip(numbers, quantized, strict=True)]
     expected = reference.fused_experts(x, wide[0], wide[1], shares, chosen, "silu")
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
@@ -96,7 +102,7 @@ def test_wrong_arguments_are_refused() -> None:
         fused_experts(x, ExpertWeights(gate_up, down), shares, chosen, "relu")
     with pytest.raises(ValueError, match=r"\(32, 16\) an expert"):
         fused_experts(x, ExpertWeights(gate_up[:, :31], down), shares, chosen, "silu")
-    with pytest.raises(ValueError, match="int8 with scales"):
+    with pytest.raises(ValueError, match="with scales"):
         fused_experts(x, ExpertWeights(gate_up.half(), down), shares, chosen, "silu")
     with pytest.raises(ValueError, match="scales are"):
         fused_experts(x, ExpertWeights(gate_up.to(torch.int8), down, shares), shares, chosen, "silu")

@@ -45,7 +45,7 @@ def test_without_cuda() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("quantization", "int4"),
+        ("quantization", "int3"),
         ("quantization", ""),
         ("dtype", "float64"),
         ("dtype", "torch.float32"),
@@ -61,3 +61,10 @@ def test_unknown_values_are_refused_by_name(field: str, value: str) -> None:
         choose_numerics(**options)
     assert caught.value.field == field
     assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "int4"])
+def test_few_bits_take_the_kernels_of_a_gpu(quantization: str) -> None:
+    with pytest.raises(InvalidRequestError, match="CUDA devices alone") as caught:
+        choose_numerics(quantization, "auto", "cpu")
+    assert caught.value.field == "quantization"
