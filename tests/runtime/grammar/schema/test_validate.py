@@ -51,3 +51,46 @@ def test_what_cannot_be_checked_is_refused() -> None:
         Validator('{"items": [{"pattern": "(a)\\\\1"}]}')
     with pytest.raises(InvalidRequestError, match="no JSON"):
         Validator("{")
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        (
+            {"multipleOf": 0.01},
+            ["1.11", "1.13", "0.07", "0.29", "3", "0", "-1.15", '"x"', "true"],
+            ["1.111", "0.005"],
+        ),
+        ({"multipleOf": 0.07}, ["0.07", "0.21", "7"], ["0.7000001", "0.1"]),
+        ({"multipleOf": 3}, ["9", "9.0", "-3"], ["10", "9.5"]),
+        ({"multipleOf": 1e-20}, ["0.5", "1e-20"], ["1e-21"]),
+        (
+            {"format": "relative-json-pointer"},
+            ['"0"', '"100"', '"1000#"', '"120/a"', "5"],
+            ['"01"', '"/a"', '"-1"'],
+        ),
+    ],
+)
+def test_what_jsonschema_gets_wrong(schema: object, right: list[str], wrong: list[str]) -> None:
+    validator = Validator(json.dumps(schema))
+    assert [text for text in right if validator.problems(text)] == []
+    assert [text for text in wrong if not validator.problems(text)] == []
+
+
+def test_other_formats_are_still_checked() -> None:
+    validator = Validator('{"format": "date"}')
+    assert validator.problems('"2024-02-30"')
+    assert not validator.problems('"2024-02-29"')
+    assert Validator('{"$schema": "http://json-schema.org/draft-04/schema#"}').problems("5") == []
+
+
+def test_an_answer_that_nests_too_deep_is_wrong() -> None:
+    assert "nested more than" in Validator("true").problems("[" * 5_000 + "]" * 5_000)[0]
+
+
+def test_a_pattern_that_cannot_be_checked_says_that_strict_is_of_no_use() -> None:
+    with pytest.raises(UnsupportedConstraintError) as error:
+        Validator('{"properties": {"k": {"pattern": "\\\\bz"}}}')
+    said = str(error.value)
+    assert said.startswith("the schema cannot be enforced at #/properties/k: the pattern")
+    assert "strict=false is of no use here; express it without" in said
