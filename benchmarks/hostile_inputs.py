@@ -29,6 +29,7 @@ def hostile_inputs() -> list[HostileInput]:
         _numbers(),
         _combinations(),
         _grammars(),
+        _doublings(),
         _tags(),
         _malformed(),
         _named_engines(),
@@ -220,6 +221,38 @@ def _grammars() -> Made:
     )
     yield "gbnf that repeats 100,000 times", _ebnf('root ::= "a"{100000}', "gbnf")
     yield "gbnf without an end of a string", _ebnf('root ::= "a', "gbnf")
+
+
+def _doubling(last: str, arrow: str = "::=", start: str = "root", body: str = "{next} {next}") -> str:
+    """Forty rules, each of which is twice the next."""
+    rules = [f"r{index} {arrow} {body.format(next=f'r{index + 1}')}" for index in range(40)]
+    return "\n".join([f"{start} {arrow} r0", *rules, f"r40 {arrow} {last}"])
+
+
+def _doublings() -> Made:
+    yield "gbnf that doubles 40 times", _ebnf(_doubling('"q"'), "gbnf")
+    yield "gbnf that doubles what may be empty", _ebnf(_doubling('"q"?'), "gbnf")
+    yield "gbnf that doubles or is empty", _ebnf(_doubling('"q"', body='{next} {next} | ""'), "gbnf")
+    yield (
+        "gbnf that doubles behind a choice",
+        _ebnf('root ::= "a" | "b" r0\n' + _doubling('"q"').partition("\n")[2], "gbnf"),
+    )
+    yield "gbnf, ambiguous everywhere", _ebnf('root ::= a\na ::= a a a | a a | "q" | ""', "gbnf")
+    yield "gbnf that repeats repetitions", _ebnf('root ::= ((("x"{100}){100}){100}){100}', "gbnf")
+    yield "gbnf that repeats what may be empty", _ebnf('root ::= ((("x"?){0,100}){0,100}){0,100}', "gbnf")
+    yield "lark that doubles 40 times", _ebnf(_doubling('"q"', ":", "start"), "lark")
+    yield "lark, one lexeme that takes the next", _ebnf('start: /a+/ "a"', "lark")
+    yield "lark that repeats 1e9 times by ~", _ebnf('start: "x" ~ 1000000000', "lark")
+    halves = {f"d{i}": _pair(f"#/$defs/d{i + 1}") for i in range(40)}
+    doubled = {"$defs": {**halves, "d40": {"const": 1}}, "$ref": "#/$defs/d0"}
+    yield "a schema that doubles 40 times", _schema(doubled)
+    yield "the same, compact", lambda: JsonSchema(json.dumps(doubled), max_whitespace=0)
+    yield "a tag with a grammar that doubles", _tag({"type": "grammar", "grammar": _doubling('"q"')})
+
+
+def _pair(reference: str) -> dict[str, Any]:
+    inner = {"$ref": reference}
+    return {"type": "array", "prefixItems": [inner, inner], "items": False, "minItems": 2}
 
 
 def _tags() -> Made:
