@@ -40,7 +40,8 @@ class DrawParams:
 def draw_tokens(logits: Tensor, params: DrawParams) -> Tensor:
     """Token ids, [num_draws] int64: ``reference.draw_tokens`` with numbers that SplitMix64 makes of the seeds.
 
-    logits: [num_rows, vocab_size] fp32, each row with a finite maximum and no NaN; -inf is never drawn.
+    logits: [num_rows, vocab_size] fp32; -inf is never drawn. Of a row with NaN, or without a finite maximum,
+    some id is drawn.
     """
     num_draws = params.positions.shape[0]
     num_chunks = -(-logits.shape[1] // _CHUNK)
@@ -278,7 +279,8 @@ def _draw(values, length, uniform, threshold, ties, least, maximum, temperature,
         before += tl.sum(weights, 0)
         seen += equal
         start += BLOCK
-    return place
+    # Of a row without a finite maximum nothing has a weight.
+    return tl.minimum(place, length - 1)
 
 
 @triton.jit

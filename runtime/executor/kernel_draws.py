@@ -47,13 +47,17 @@ class KernelDraws:
     def takes(self, logits: Tensor) -> bool:
         return bool(1 < logits.shape[1] < self.kernels.MAX_VOCAB)
 
-    def draw(self, logits: Tensor, draws: Sequence[RandomDraw]) -> list[int]:
-        """A token id for each; waits for the device once. logits: [positions, vocab_size] fp32."""
-        drawn: list[int] = self.launch(logits, draws).tolist()
-        return drawn
+    def put(self, ids: Tensor, logits: Tensor, draws: Sequence[RandomDraw]) -> Tensor:
+        """ids: [positions] int64, on logits' device; with those that are drawn in their places. Waits for
+        nothing."""
+        positions = np.array([draw.position for draw in draws], np.int64)
+        return ids.index_copy(
+            0, device_copy(positions, logits.device, self.staging), self.launch(logits, draws)
+        )
 
     def launch(self, logits: Tensor, draws: Sequence[RandomDraw]) -> Tensor:
-        """The same on the device, [len(draws)] int64; waits for nothing."""
+        """A token id for each, [len(draws)] int64. logits: [positions, vocab_size] fp32. Of a row without a
+        finite maximum it is any number."""
         numbers = np.array(
             [(draw.params.temperature, draw.params.top_p, draw.params.min_p) for draw in draws], np.float64
         ).reshape(-1, 3)

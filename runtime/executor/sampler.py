@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -44,15 +45,13 @@ NOTHING_ALLOWED = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Draw:
+class _Place:
     """A position that is sampled at random."""
 
     position: int
     row: BatchRow
     index: int
     """Number of the output token, from 0."""
-    uniform: float
-    maximum: float
 
     @property
     def params(self) -> SamplingParams:
@@ -61,6 +60,23 @@ class _Draw:
     @property
     def seed(self) -> int:
         return self.row.seed
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """A place with its number in [0, 1) and the highest logit there."""
+
+    place: _Place
+    uniform: float
+    maximum: float
+
+    @property
+    def position(self) -> int:
+        return self.place.position
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.place.params
 
 
 class Sampler:
@@ -99,45 +115,57 @@ class Sampler:
         if not rows:
             return []
         firsts = list(accumulate((row.sampled_positions for row in rows[:-1]), initial=0))
+        if self._kernel_draws is not None and self._kernel_draws.takes(logits):
+            tokens, errors = self._on_device(self._kernel_draws, logits, rows, firsts)
+        else:
+            tokens, errors = self._on_host(logits, rows, firsts)
+        results = [_verified(row, first, tokens, errors) for row, first in zip(rows, firsts, strict=True)]
+        return self._with_logprobs(logits, rows, firsts, results)
+
+    def _on_host(
+        self, logits: Tensor, rows: Sequence[BatchRow], firsts: Sequence[int]
+    ) -> tuple[list[int], dict[int, str]]:
+        """Tokens and errors by position."""
         errors = dict.fromkeys(not_finite_rows(logits), NOT_FINITE)
         self._edits.apply(logits, rows, firsts)
         best_ids, best = self._ops.argmax(logits)
         tokens: list[int] = best_ids.tolist()
-        for position in np.flatnonzero(~(np.abs(best) <= LARGEST_LOGIT)).tolist():
-            errors.setdefault(position, NOTHING_ALLOWED if best[position] == -np.inf else NOT_FINITE)
-        self._draw(logits, self._draws(rows, firsts, best, errors), tokens, errors)
-        results = [_verified(row, first, tokens, errors) for row, first in zip(rows, firsts, strict=True)]
-        return self._with_logprobs(logits, rows, firsts, results)
-
-    def _draws(
-        self, rows: Sequence[BatchRow], firsts: Sequence[int], best: FloatArray, errors: dict[int, str]
-    ) -> list[_Draw]:
-        found = [
-            (first + offset, row, row.end - row.num_drafts - row.num_prompt_tokens + offset)
-            for row, first in zip(rows, firsts, strict=True)
-            if not row.params.is_greedy
-            for offset in range(row.sampled_positions)
-            if first + offset not in errors
+        _find_unusable(best, errors)
+        found = [place for place in _random_places(rows, firsts) if place.position not in errors]
+        numbers = uniforms([place.seed for place in found], [place.index for place in found]).tolist()
+        draws = [
+            _Draw(place, number, float(best[place.position]))
+            for place, number in zip(found, numbers, strict=True)
         ]
-        numbers = uniforms([row.seed for _, row, _ in found], [index for _, _, index in found]).tolist()
-        return [
-            _Draw(position, row, index, number, float(best[position]))
-            for (position, row, index), number in zip(found, numbers, strict=True)
-        ]
+        self._draw(logits, draws, tokens)
+        return tokens, errors
 
-    def _draw(self, logits: Tensor, draws: list[_Draw], tokens: list[int], errors: dict[int, str]) -> None:
+    def _on_device(
+        self, kernel_draws: KernelDraws, logits: Tensor, rows: Sequence[BatchRow], firsts: Sequence[int]
+    ) -> tuple[list[int], dict[int, str]]:
+        """The same, with everything given to the device before it is waited for, once. What is drawn for
+        positions that turn out to have an error is not looked at."""
+        finite = torch.isfinite(logits).all(dim=-1)
+        self._edits.apply(logits, rows, firsts)
+        best, ids = logits.max(dim=-1)
+        places = _random_places(rows, firsts)
+        if places:
+            ids = kernel_draws.put(ids, logits, places)
+        # Ids are far below 2^53.
+        found = torch.stack((finite.double(), ids.double(), best.double())).cpu().numpy()
+        errors = dict.fromkeys(np.flatnonzero(found[0] == 0.0).tolist(), NOT_FINITE)
+        _find_unusable(found[2], errors)
+        tokens: list[int] = found[1].astype(np.int64).tolist()
+        return tokens, errors
+
+    def _draw(self, logits: Tensor, draws: list[_Draw], tokens: list[int]) -> None:
         """Replace ``tokens`` at the draws' positions."""
-        if draws and self._kernel_draws is not None and self._kernel_draws.takes(logits):
-            drawn = self._kernel_draws.draw(logits, draws)
-            for draw, token_id in zip(draws, drawn, strict=True):
-                tokens[draw.position] = token_id
-            return
         whole: list[_Draw] = []
         truncated: list[Truncation] = []
         for draw in draws:
-            if is_truncated(draw.row.params, self._vocab_size):
+            if is_truncated(draw.params, self._vocab_size):
                 truncated.append(
-                    Truncation(draw.position, draw.row.params, draw.uniform, draw.maximum, self._vocab_size)
+                    Truncation(draw.position, draw.params, draw.uniform, draw.maximum, self._vocab_size)
                 )
             else:
                 whole.append(draw)
@@ -193,6 +221,21 @@ class Sampler:
         ]
 
 
+def _random_places(rows: Sequence[BatchRow], firsts: Sequence[int]) -> list[_Place]:
+    return [
+        _Place(first + offset, row, row.end - row.num_drafts - row.num_prompt_tokens + offset)
+        for row, first in zip(rows, firsts, strict=True)
+        if not row.params.is_greedy
+        for offset in range(row.sampled_positions)
+    ]
+
+
+def _find_unusable(best: npt.NDArray[np.floating], errors: dict[int, str]) -> None:
+    """Add the errors of positions whose highest logit is none."""
+    for position in np.flatnonzero(~(np.abs(best) <= LARGEST_LOGIT)).tolist():
+        errors.setdefault(position, NOTHING_ALLOWED if best[position] == -np.inf else NOT_FINITE)
+
+
 def not_finite_rows(logits: Tensor) -> list[int]:
     """Rows of ``logits`` [rows, vocab_size] with a NaN or an infinity in them."""
     library = native.library()
@@ -225,9 +268,7 @@ def _with_masses(logits: Tensor, rows: list[Truncation]) -> list[Truncation]:
 
 def _draw_whole(logits: Tensor, draws: list[_Draw], tokens: list[int]) -> None:
     """Draw from whole distributions: the block of the vocabulary first, then the token in it, both in fp64."""
-    scaled = padded_rows(
-        logits, [draw.position for draw in draws], [draw.row.params.temperature for draw in draws]
-    )
+    scaled = padded_rows(logits, [draw.position for draw in draws], [draw.params.temperature for draw in draws])
     blocks = scaled.softmax(dim=-1).view(len(draws), -1, WIDTH)
     sums = np.cumsum(blocks.sum(dim=-1, dtype=torch.float64).cpu().numpy(), axis=1)
     targets = sums[:, -1] * np.array([draw.uniform for draw in draws])

@@ -1,12 +1,13 @@
 """The sampler with the device's kernel draws the tokens that it draws on a CPU."""
 
 import numpy as np
+import pytest
 import torch
 
 from ramet.kernels import gpu
 from ramet.runtime.executor.kernel_draws import KernelDraws, kernel_draws_for
 from ramet.runtime.executor.row_ops import DeviceRows
-from ramet.runtime.executor.sampler import Sampler
+from ramet.runtime.executor.sampler import NOT_FINITE, NOTHING_ALLOWED, Sampler
 from tests.runtime.executor.rows import bitmask, decode_row
 
 CPU = torch.device("cpu")
@@ -55,3 +56,20 @@ def test_a_mask_of_several_rows() -> None:
     assert np.flatnonzero(logits[1] == 0).tolist() == [0, 99]
     assert np.flatnonzero(logits[2] == 0).tolist() == [31, 32]
     assert not logits[::3].any()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_errors_of_single_rows() -> None:
+    logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+    logits[1, 3], logits[2, 5] = float("nan"), float("inf")
+    logits[4] = float("nan")
+    rows = [
+        decode_row(seed=1, top_k=3),
+        decode_row(seed=2, top_p=0.5),
+        decode_row(seed=3, top_k=2, top_p=0.5),
+        decode_row(seed=4, mask=bitmask(40, [])),
+        decode_row(seed=5),
+    ]
+    found = Sampler(40, CPU, DeviceRows(), DRAWS).sample(logits.clone(), rows)
+    assert found == Sampler(40, CPU).sample(logits.clone(), rows)
+    assert [result.error for result in found] == [None, NOT_FINITE, NOT_FINITE, NOTHING_ALLOWED, NOT_FINITE]
