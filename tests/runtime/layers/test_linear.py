@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ramet.kernels import quantize_rows_int8
+from ramet.kernels import linear_int8, prepare_int8_weight, quantize_rows_int8
 from ramet.kernels import reference as oracle
 from ramet.runtime.layers.linear import (
     E4M3Linear,
@@ -35,8 +35,9 @@ def test_int8_is_the_kernel(dtype: torch.dtype) -> None:
     x, bias = random(5, 32, seed=1).to(dtype), random(16, seed=2).to(dtype)
     got = Int8Linear(weight, scale, bias)(x)
     assert got.dtype == dtype
-    tolerance = 1e-4 if dtype == torch.float32 else 5e-2
-    assert torch.allclose(got.float(), oracle.linear_int8(x, weight, scale, bias).float(), atol=tolerance)
+    assert torch.equal(got, linear_int8(x, prepare_int8_weight(weight, scale), scale, bias))
+    expected = oracle.linear_int8(x, weight, scale, bias).float()
+    assert (got.float() - expected).abs().max() < 1e-2 * expected.abs().max()
 
 
 def test_int16_rows_come_back_within_half_a_step() -> None:
