@@ -50,11 +50,14 @@ _SATURATED = 10**15
 @dataclass(slots=True)
 class _Alternative:
     """``needed``: rules that must end for it to end, and how often each stands in it; ``optional``: rules in it
-    that may be left out; ``length``: of what it writes itself, characters."""
+    that may be left out; ``length``: of what it writes itself, characters; ``counted``: rules that a count such
+    as ``{1,50}`` repeats in it; ``varies``: something is repeated any number of times, or may be missing."""
 
     needed: Counter[str] = field(default_factory=Counter)
     optional: set[str] = field(default_factory=set)
     length: int = 0
+    counted: set[str] = field(default_factory=set)
+    varies: bool = False
 
 
 Rules = dict[str, list[_Alternative]]
@@ -89,6 +92,27 @@ def check_ends(grammar: str, syntax: str) -> None:
             new = (alternative.needed.keys() | alternative.optional) - reached
             reached |= new
             stack += sorted(new)
+
+
+def nested_repeat(grammar: str) -> str | None:
+    """The rule of a GBNF grammar in which a count repeats what is repeated or optional itself, as in
+    ``("a"+ "b"?){1,50}``, directly or through rules; None: there is none."""
+    rules = _read(grammar, _GBNF)
+    inside: dict[str, set[str]] = {}
+    for rule, alternatives in rules.items():
+        for alternative in alternatives:
+            for name in alternative.needed.keys() | alternative.optional:
+                inside.setdefault(name, set()).add(rule)
+    varying = [rule for rule, alternatives in rules.items() if any(part.varies for part in alternatives)]
+    found = set(varying)
+    while varying:
+        new = inside.get(varying.pop(), set()) - found
+        found |= new
+        varying += new
+    for rule, alternatives in rules.items():
+        if any(not found.isdisjoint(alternative.counted) for alternative in alternatives):
+            return rule.partition(" ")[0]
+    return None
 
 
 def _check_length(rule: str, alternative: _Alternative, shortest: dict[str, int]) -> None:
@@ -149,6 +173,9 @@ def _take(rules: Rules, groups: list[str], text: str, kind: str | None, last: _L
         here[-1].length += length
         return length
     if kind == "count" and last is not None:
+        here[-1].varies |= text in "*?+" or "," in text
+        if text[0] == "{" and isinstance(last, str):
+            here[-1].counted.add(last)
         _repeat(here[-1], last, _lowest(text))
     elif text == "|":
         here.append(_Alternative())

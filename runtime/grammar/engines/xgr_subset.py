@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ramet.runtime.grammar.engines.endless_rules import check_ends
+from ramet.runtime.grammar.engines.endless_rules import check_ends, nested_repeat
 from ramet.runtime.grammar.engines.full_pattern import FullPattern, full_pattern, refuse
 from ramet.runtime.grammar.engines.lark_text import (
     gbnf_without_dots,
@@ -162,4 +162,10 @@ def gbnf_of(ebnf: Ebnf) -> str:
             field="grammar",
         )
     check_ends(ebnf.grammar, "gbnf")
+    if (rule := nested_repeat(ebnf.grammar)) is not None:
+        raise UnsupportedConstraintError(
+            f"the grammar cannot be enforced by xgrammar: in the rule {rule[:80]} a count repeats what is "
+            "repeated or optional itself, on which xgrammar can hang; use llguidance",
+            field="grammar",
+        )
     return gbnf_without_dots(ebnf.grammar)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.runtime.grammar.engines.endless_rules import check_ends
+from ramet.runtime.grammar.engines.endless_rules import check_ends, nested_repeat
 from ramet.runtime.grammar.engines.router import EngineRouter
-from ramet.runtime.protocol import Ebnf, InvalidRequestError, StructuralTag
+from ramet.runtime.protocol import Ebnf, InvalidRequestError, StructuralTag, UnsupportedConstraintError
 from ramet.runtime.tokenizer.byte_tokenizer import ByteTokenizer
 
 ENDLESS_GBNF = [
@@ -209,3 +209,29 @@ def test_the_shortest_text_is_that_of_the_grammar(
         assert is_refused, grammar
     else:
         assert not is_refused, grammar
+
+
+@pytest.mark.parametrize(
+    ("grammar", "rule"),
+    [
+        ('root ::= ("a"+ "b"?){1,50}', "root"),
+        ('root ::= "x" a\na ::= (w s?){1,50}\nw ::= [a-z]+\ns ::= " "', "a"),
+        ('root ::= a{3}\na ::= "x" b\nb ::= "y" | "z" b*', "root"),
+        ('root ::= ((("x"?){0,100}){0,100}){0,100}', "root"),
+        ('root ::= a{0,9}\na ::= "x"{2,3}', "root"),
+        ('root ::= "a"{1,50} [b]{3}', None),
+        ('root ::= ("a" "b"{3}){1,50}', None),
+        ("root ::= (w s?)*\nw ::= [a-z]{1,50}\ns ::= [ ]+", None),
+        ('root ::= a{3} b*\na ::= "x"\nb ::= "y"', None),
+        ('root ::= "(\\"a\\"+){1,50}"', None),
+    ],
+)
+def test_repeats_that_a_count_repeats(grammar: str, rule: str | None) -> None:
+    assert nested_repeat(grammar) == rule
+    router = EngineRouter(ByteTokenizer())
+    if rule is not None:
+        assert not router.needs_probe(Ebnf(grammar)), "llguidance takes it"
+        with pytest.raises(
+            UnsupportedConstraintError, match=f"in the rule {rule} a count repeats .* use llguidance"
+        ):
+            router.compile(Ebnf(grammar, backend="xgrammar"))
