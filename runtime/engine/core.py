@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -30,6 +31,7 @@ from ramet.runtime.protocol import (
 )
 from ramet.runtime.scheduler import Executor, Request, ScheduledBatch, Scheduler
 from ramet.runtime.scheduler.admission import check_request
+from ramet.runtime.scheduler.batch import LaunchingExecutor, RowResult
 from ramet.runtime.tokenizer import Tokenizer, TokenizerSpec
 
 logger = logging.getLogger(__name__)
@@ -53,7 +55,8 @@ class _Live:
 class EngineCore:
     """Scheduler, executor, tokenizer and grammars, put together.
 
-    Invariant: ``_live`` has exactly the requests that the scheduler has; between two attempts at an answer a
+    Invariant: ``_live`` has exactly the requests that the scheduler has, and those whose last text is still to
+    be made (``_late``); between two attempts at an answer a
     request is in ``_checks`` alone, and a request with continuations is in ``_scores``, its parts in ``_live``.
     Each request ends with one TextOutput that has a finish reason, and its
     stats. Not thread-safe: one thread owns it.
@@ -87,10 +90,24 @@ class EngineCore:
         """Of the requests that wait for their grammar."""
         self._checks = AnswerChecks(on_done=self._wakeup.set) if checks is None else checks
         self._scores = ScoreRequests()
+        self._hear: Callable[[list[TextOutput]], None] | None = None
+        self._late: list[TokenOutput] = []
+        """Of the last step, to be made text of while the next one runs on its device."""
+        self._ready: list[TextOutput] = []
+        """To be returned by the next step."""
         self._num_extra_ends = 0
         """By how much more of the scheduler's requests have ended than of those that were added."""
         self._num_aborted = 0
         self._num_failed = 0
+
+    def hear(self, listener: Callable[[list[TextOutput]], None]) -> None:
+        """From now on, where the executor's steps run on a device of their own, most texts of a step are made
+        while the next one runs there, and given to ``listener`` instead of being returned.
+
+        Not those that the next step depends on: of requests with stops or a grammar, and of scores.
+        """
+        if isinstance(self._executor, LaunchingExecutor) and self._executor.runs_apart:
+            self._hear = listener
 
     def add(self, source: GenerateInput) -> None:
         """Take in a request; it waits, for its grammar first if that is not compiled yet.
@@ -99,6 +116,8 @@ class EngineCore:
             InvalidRequestError: it is wrong, too long, or its grammar or stop_regex is known not to be such as
             can be honoured. Nothing is kept. A grammar that turns out so later ends the request with ERROR.
         """
+        # A request of this id has ended, if there was one: the id is free once its last text is made.
+        self._ready += self._take_late(source.request_id)
         params = source.params
         if params.n != 1:
             raise InvalidRequestError(
@@ -132,16 +151,17 @@ class EngineCore:
         """End a request now; everything it held is free when this returns. Unknown and finished ids are
         ignored.
         """
+        before = self._take_late(request_id)
         if request_id in self._scores:
             self._num_aborted += 1
             self._num_extra_ends -= 1
             return [self._end_scores(request_id, FinishReason.ABORT)]
         output = self._scheduler.abort(request_id)
         if output is not None:
-            return self._process(output)
+            return [*before, *self._process(output)]
         ended = self._checks.abort(request_id)
         self._num_aborted += ended is not None
-        return [] if ended is None else [ended]
+        return before if ended is None else [*before, ended]
 
     def step(self) -> list[TextOutput]:
         """Compute one step. What it gave each request; a request of a step that failed ends with ERROR.
@@ -149,28 +169,62 @@ class EngineCore:
         Where every request waits for its grammar or its mask, waits a few milliseconds for one of them.
         """
         self._wakeup.clear()
-        outputs = [*self._take_grammars(), *self._end_overdue(), *self._take_checked()]
+        outputs, self._ready = self._ready, []
+        outputs += [*self._take_grammars(), *self._end_overdue(), *self._take_checked()]
         batch = self._scheduler.schedule()
         if batch is not None:
-            outputs += self._compute(batch)
-        elif not outputs and self.has_work():
+            return outputs + self._compute(batch)
+        outputs += self._flush_late()
+        if not outputs and self.has_work():
             self._wakeup.wait(WAIT_SECONDS)
         return outputs
 
     def _compute(self, batch: ScheduledBatch) -> list[TextOutput]:
         try:
-            results = self._executor.run(batch)
+            results = self._run(batch)
         except Exception as error:
-            return self._fail(batch, error)
+            return [*self._flush_late(), *self._fail(batch, error)]
         try:
             outputs = self._scheduler.update(batch, results)
         except ValueError as error:
             # The results do not fit the batch: as good as none.
             return self._fail(batch, error)
-        return self._process(*outputs)
+        if self._hear is None:
+            return self._process(*outputs)
+        now = [output for output in outputs if not self._can_be_late(output)]
+        self._late = [output for output in outputs if self._can_be_late(output)]
+        return self._process(*now)
+
+    def _run(self, batch: ScheduledBatch) -> list[RowResult]:
+        if self._hear is None or not isinstance(self._executor, LaunchingExecutor):
+            return self._executor.run(batch)
+        finish = self._executor.launch(batch)
+        if texts := self._flush_late():
+            self._hear(texts)
+        return finish()
+
+    def _can_be_late(self, output: TokenOutput) -> bool:
+        """Whether nothing of the next step depends on the text."""
+        if output.error is not None or self._scores.owner(output.request_id) is not None:
+            return False
+        params = self._live[output.request_id].source.params
+        return not params.stop and not params.stop_regex and params.grammar is None
+
+    def _take_late(self, request_id: str) -> list[TextOutput]:
+        """What is to be told of one request before anything else of it is."""
+        ready = [output for output in self._ready if output.request_id == request_id]
+        late = [output for output in self._late if output.request_id == request_id]
+        if ready or late:
+            self._ready = [output for output in self._ready if output.request_id != request_id]
+            self._late = [output for output in self._late if output.request_id != request_id]
+        return ready + self._process(*late)
+
+    def _flush_late(self) -> list[TextOutput]:
+        late, self._late = self._late, []
+        return self._process(*late)
 
     def has_work(self) -> bool:
-        return self._scheduler.has_work or self._checks.is_checking
+        return self._scheduler.has_work or self._checks.is_checking or bool(self._late or self._ready)
 
     def stats(self) -> EngineStats:
         counts = self._scheduler.stats()
@@ -219,6 +273,7 @@ class EngineCore:
 
     def check_integrity(self) -> None:
         """Raises PageAccountingError or AssertionError where pages or requests do not add up."""
+        self._ready += self._flush_late()
         self._scheduler.check_integrity()
         counts = self._scheduler.stats()
         missing = [key for key in self._live if self._scheduler.get(key) is None]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ramet.runtime.cache import CacheOutline
 from ramet.runtime.engine.client import EngineInfo, EngineStats, HomeProcess, OutputSink
@@ -58,6 +58,15 @@ class Core(Protocol):
     def check_integrity(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HearableCore(Core, Protocol):
+    """A core that has texts to give away while its step runs on a device."""
+
+    def hear(self, listener: Callable[[list[TextOutput]], None]) -> None:
+        """``listener`` may be called within ``step``, and must not call the core."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +175,8 @@ class EngineLoop:
 
     def _run(self, core: Core) -> None:
         desk = _Desk(core)
+        if isinstance(core, HearableCore):
+            core.hear(desk.deliver_early)
         # A message stays here until it has been dealt with, so that none is lost when the loop ends.
         taken: deque[_Message] = deque()
         death = EngineDeadError("the engine was closed; create a new one")
@@ -220,6 +231,8 @@ class _Desk:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._waiting = SinkTable()
+        self._gone: list[str] = []
+        """Requests to be aborted behind the step."""
 
     def handle(self, message: _Submit | _Abort | _Call) -> None:
         match message:
@@ -254,8 +267,13 @@ class _Desk:
             self._waiting.add(request.request_id, sink)
 
     def deliver(self, outputs: list[TextOutput]) -> None:
-        for request_id in self._waiting.deliver(outputs):
+        gone, self._gone = [*self._gone, *self._waiting.deliver(outputs)], []
+        for request_id in gone:
             self._core.abort(request_id)
+
+    def deliver_early(self, outputs: list[TextOutput]) -> None:
+        """Within a step: requests whose reader has gone are aborted behind it."""
+        self._gone += self._waiting.deliver(outputs)
 
     def end(self, death: EngineDeadError, unread: Sequence[_Message]) -> None:
         """Tell everyone who waits, and everyone whose message was not read any more."""

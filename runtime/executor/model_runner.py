@@ -93,15 +93,30 @@ class ModelRunner:
 
         Raises what the model raises, which fails the whole batch. Errors of single rows are in their results.
         """
+        return self.launch(batch)()
+
+    @property
+    def runs_apart(self) -> bool:
+        """See ``LaunchingExecutor``: a GPU computes while this process goes on."""
+        return self._device.type != "cpu"
+
+    def launch(self, batch: ScheduledBatch) -> Callable[[], list[RowResult]]:
+        """``run`` in two parts: the model, and what waits for its logits."""
         rows: Sequence[BatchRow] = batch.rows
         if not rows:
-            return []
+            return list
         for row in rows:
             if row.first_new_page == 0 and row.new_pages:
                 self._sampler.forget(row.slot)
         with torch.inference_mode():
             built = self._builder.build(rows)
             logits, pooled = self._forward(built)
+        return lambda: self._finish(rows, built, logits, pooled)
+
+    def _finish(
+        self, rows: Sequence[BatchRow], built: BuiltBatch, logits: _Logits, pooled: Tensor | None
+    ) -> list[RowResult]:
+        with torch.inference_mode():
             # The model has run, or is running on its device: by now the masks are there, as a rule.
             rows, instead = self._with_masks(rows)
             results = self._sampled(rows, built, logits)

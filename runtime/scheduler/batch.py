@@ -3,9 +3,9 @@
 A batch lives from one ``Scheduler.schedule()`` to the ``Scheduler.update()`` that follows it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +126,21 @@ class Executor(Protocol):
 
     def run(self, batch: ScheduledBatch) -> list[RowResult]:
         """One result per row, in the rows' order. An exception fails every request of the batch."""
+        ...
+
+
+@runtime_checkable
+class LaunchingExecutor(Executor, Protocol):
+    """An Executor whose steps can be begun and waited for apart."""
+
+    @property
+    def runs_apart(self) -> bool:
+        """Whether the caller can do something useful meanwhile: the step runs on a device of its own."""
+        ...
+
+    def launch(self, batch: ScheduledBatch) -> Callable[[], list[RowResult]]:
+        """Begin a step; what is returned waits for it, and is called once, before the next launch. Either may
+        raise what ``run`` raises."""
         ...
 
 
