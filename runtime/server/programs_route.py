@@ -57,7 +57,7 @@ async def get_program(request: Request) -> Response:
     runs, tenant = state_of(request).program_runs, tenant_of(request)
     program_id = request.path_params["program_id"]
     record = runs.record(program_id, tenant)
-    if not _wants_stream(request):
+    if not _wants_stream(request) or request.method == "HEAD":
         return json_response(record.state())
     reader, run = runs.follow(program_id, tenant)
     started = programs.ProgramStarted(id=program_id, model=state_of(request).model)

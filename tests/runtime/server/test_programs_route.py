@@ -471,6 +471,7 @@ def test_one_that_runs_for_its_client_can_be_looked_at_too(live_server: Live) ->
         assert error_of(client.get(path, params={"stream": "true"}), 400)["param"] == "stream"
         assert error_of(client.get(path, params={"stream": "maybe"}), 400)["param"] == "stream"
         assert error_of(client.get(path, params={"steam": "true"}), 400)["param"] == "steam"
+        assert client.head(path, params={"stream": "true"}).headers["content-type"] == "application/json"
     wait_until_idle(live_server.engine)
 
 
