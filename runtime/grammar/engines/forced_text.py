@@ -30,17 +30,18 @@ class Steps(Protocol):
     def undo(self, num_tokens: int) -> None: ...
 
 
-def forced_by_masks(state: Steps, spellings: Spellings) -> bytes:
+def forced_by_masks(state: Steps, spellings: Spellings, first: npt.NDArray[np.int32]) -> bytes:
     """What every continuation begins with, as far as it is found: at most MAX_FORCED_BYTES, each of which the
-    vocabulary has as a token. Leaves the state as it was.
+    vocabulary has as a token. ``first``: the mask of the state, which is left as it was.
 
     Raises RequestFailedError: the engine failed, and its state is of no use any more.
     """
     text = bytearray()
-    row = np.zeros(spellings.num_words, dtype=np.int32)
+    row = first.copy()
     while len(text) < MAX_FORCED_BYTES and not state.can_stop():
-        row.fill(0)
-        state.fill(row)
+        if text:
+            row.fill(0)
+            state.fill(row)
         byte = _first_byte(row, spellings)
         token_id = -1 if byte is None else int(spellings.byte_tokens[byte])
         if byte is None or token_id < 0 or not state.consume(token_id):

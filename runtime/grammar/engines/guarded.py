@@ -51,6 +51,7 @@ class GuardedMatcher:
     """A GrammarMatcher on an engine's state.
 
     Invariant: the state has consumed ``num_accepted`` tokens, less the stop token if one has ended the output.
+    ``_row`` is the state's mask, where it was needed to find what is forced: some grammars' masks take long.
     """
 
     def __init__(self, state: EngineState, spellings: Spellings) -> None:
@@ -59,6 +60,7 @@ class GuardedMatcher:
         self._stops = frozenset(spellings.stop_token_ids)
         self._num_accepted = 0
         self._has_ended = False
+        self._row: npt.NDArray[np.int32] | None = None
 
     def accept(self, token_id: int) -> bool:
         """Raises RequestFailedError: the engine failed."""
@@ -70,6 +72,7 @@ class GuardedMatcher:
             self._has_ended = True
         elif not self._state.consume(token_id):
             return False
+        self._row = None
         self._num_accepted += 1
         return True
 
@@ -79,7 +82,10 @@ class GuardedMatcher:
             row.fill(0)
             return
         num_words = self._spellings.num_words
-        if row.flags.c_contiguous and len(row) == num_words:
+        if self._row is not None:
+            row[num_words:] = 0
+            row[:num_words] = self._row
+        elif row.flags.c_contiguous and len(row) == num_words:
             self._state.fill(row)
         else:
             exact = np.zeros(num_words, dtype=np.int32)
@@ -102,6 +108,7 @@ class GuardedMatcher:
         if not num_tokens:
             return
         self._num_accepted -= num_tokens
+        self._row = None
         if self._has_ended:
             self._has_ended = False
             num_tokens -= 1
@@ -114,18 +121,22 @@ class GuardedMatcher:
         """
         forced: list[int] = []
         num_consumed = 0
+        first: npt.NDArray[np.int32] | None = None
         try:
             while not self._has_ended and len(forced) < MAX_FORCED_TOKENS:
                 token_id = self._only_token()
+                first = first if num_consumed else self._row
                 if token_id is None:
                     break
                 forced.append(token_id)
                 if token_id in self._stops or not self._state.consume(token_id):
                     break
+                self._row = None
                 num_consumed += 1
         finally:
             if num_consumed:
                 self._state.undo(num_consumed)
+                self._row = first
         return forced
 
     def forced_bytes(self) -> bytes:
@@ -133,7 +144,7 @@ class GuardedMatcher:
         if self._has_ended:
             return b""
         known = self._state.forced_bytes()
-        return forced_by_masks(self._state, self._spellings) if known is None else known
+        return forced_by_masks(self._state, self._spellings, self._mask()) if known is None else known
 
     def is_terminated(self) -> bool:
         return self._has_ended
@@ -146,6 +157,14 @@ class GuardedMatcher:
         fork._num_accepted = self._num_accepted
         fork._has_ended = self._has_ended
         return fork
+
+    def _mask(self) -> npt.NDArray[np.int32]:
+        """Of the state, kept until it changes."""
+        if self._row is None:
+            row = np.zeros(self._spellings.num_words, dtype=np.int32)
+            self._state.fill(row)
+            self._row = row
+        return self._row
 
     def _only_token(self) -> int | None:
         """The one token that is allowed here; None: there are several."""
@@ -165,6 +184,7 @@ class GuardedMatcher:
             return len(self._stops) == 1
         text = self._state.forced_bytes()
         if text is None:
+            self._mask()
             return True
         if not text:
             return False

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,9 @@ from tests.runtime.grammar.engines.walking import TINY, allowed, spelled
 def test_a_single_text_is_forced_up_to_the_bound(text: str, start: int) -> None:
     state = OneText(text.encode(), path=(min(start, len(text)),))
     before = state.__dict__ | {"_path": list(state._path)}
-    assert forced_by_masks(state, SPELLINGS) == text.encode()[start:][:MAX_FORCED_BYTES]
+    mask = np.zeros(SPELLINGS.num_words, dtype=np.int32)
+    state.fill(mask)
+    assert forced_by_masks(state, SPELLINGS, mask) == text.encode()[start:][:MAX_FORCED_BYTES]
     assert state.__dict__ == before
 
 

@@ -161,3 +161,36 @@ def test_rolling_back_leads_to_the_same_masks(
         del seen[len(seen) - back :]
         assert allowed(made, TINY) == seen[-1]
     assert fork.is_terminated() or allowed(fork, TINY)
+
+
+class Counted(OneText):
+    """One that knows nothing of what is forced, and counts its masks."""
+
+    num_filled = 0
+
+    def fill(self, row: npt.NDArray[np.int32]) -> None:
+        self.num_filled += 1
+        super().fill(row)
+
+    def forced_bytes(self) -> None:  # type: ignore[override]
+        return None
+
+
+def test_a_mask_that_was_needed_to_see_what_is_forced_is_filled_once() -> None:
+    state = Counted(b"(xab)")
+    made = GuardedMatcher(state, SPELLINGS)
+    assert made.forced_tokens() == spelled("(x", TINY), "of ab there are three spellings"
+    assert state.num_filled == 3
+    assert made.forced_bytes() == b"(xab)"
+    assert state.num_filled == 3 + 4
+    first = allowed(made, TINY)
+    assert state.num_filled == 7, "the first is known"
+    for count, token_id in enumerate(spelled("(xab)", TINY)):
+        assert token_id in (first if not count else allowed(made, TINY))
+        assert made.accept(token_id)
+    assert allowed(made, TINY) == {STOP}
+    made.rollback(3)
+    assert allowed(made, TINY) == set(spelled("x", TINY))
+    assert made.forced_tokens() == spelled("x", TINY)
+    assert made.accept(spelled("x", TINY)[0])
+    assert allowed(made, TINY) == set(spelled("a", TINY) + spelled("ab", TINY))
