@@ -51,7 +51,8 @@ class GuardedMatcher:
     """A GrammarMatcher on an engine's state.
 
     Invariant: the state has consumed ``num_accepted`` tokens, less the stop token if one has ended the output.
-    ``_row`` is the state's mask, where it was needed to find what is forced: some grammars' masks take long.
+    ``_row`` is the state's mask, where it was needed to find what is forced, and ``_ahead`` what was found by
+    masks and is still to come: some grammars' masks take long.
     """
 
     def __init__(self, state: EngineState, spellings: Spellings) -> None:
@@ -61,6 +62,7 @@ class GuardedMatcher:
         self._num_accepted = 0
         self._has_ended = False
         self._row: npt.NDArray[np.int32] | None = None
+        self._ahead = b""
 
     def accept(self, token_id: int) -> bool:
         """Raises RequestFailedError: the engine failed."""
@@ -73,6 +75,8 @@ class GuardedMatcher:
         elif not self._state.consume(token_id):
             return False
         self._row = None
+        text = self._spellings.plain[token_id] if self._ahead else b""
+        self._ahead = self._ahead[len(text) :] if self._ahead.startswith(text) else b""
         self._num_accepted += 1
         return True
 
@@ -108,7 +112,7 @@ class GuardedMatcher:
         if not num_tokens:
             return
         self._num_accepted -= num_tokens
-        self._row = None
+        self._row, self._ahead = None, b""
         if self._has_ended:
             self._has_ended = False
             num_tokens -= 1
@@ -144,7 +148,11 @@ class GuardedMatcher:
         if self._has_ended:
             return b""
         known = self._state.forced_bytes()
-        return forced_by_masks(self._state, self._spellings, self._mask()) if known is None else known
+        if known is not None:
+            return known
+        if not self._ahead:
+            self._ahead = forced_by_masks(self._state, self._spellings, self._mask())
+        return self._ahead
 
     def is_terminated(self) -> bool:
         return self._has_ended

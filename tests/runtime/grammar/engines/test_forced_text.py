@@ -63,8 +63,11 @@ def test_long_forced_text_is_found_piece_by_piece(
         assert matcher.forced_tokens() == []
         assert matcher.accept(smollm2.encode("abab")[0])
         matcher.rollback(1)
-        for token_id in smollm2.encode("a") + smollm2.encode("b"):
-            assert matcher.accept(token_id)
+        assert len(matcher.forced_bytes()) == MAX_FORCED_BYTES
+        for rest in range(MAX_FORCED_BYTES - 1, 0, -1):
+            assert matcher.accept(smollm2.encode("ab"[rest % 2 == 0])[0])
+            assert matcher.forced_bytes() == (b"ab" * MAX_FORCED_BYTES)[MAX_FORCED_BYTES - rest :][:rest]
+        assert matcher.accept(smollm2.encode("b")[0])
 
 
 _GREEDY = """
