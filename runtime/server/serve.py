@@ -1,5 +1,6 @@
 """Runs a server until it is told to end: the socket, the engine's process, uvicorn, and the way out."""
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -72,11 +73,15 @@ def serve(settings: ServeSettings, announce: Announce, *, builder: str = DEFAULT
             server.run(sockets=[listener])
 
 
-class ClientsFaults(logging.Filter):
-    """Lets through what is not a client's doing."""
+class UnaskedWarnings(logging.Filter):
+    """Of uvicorn: what clients cause, and requests that a second Ctrl-C has ended, which is what it is for."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith(CLIENTS_FAULTS)
+        said = record.getMessage()
+        cause = record.exc_info[1] if record.exc_info else None
+        # The lifespan's end is told as a text.
+        is_cancelled = isinstance(cause, asyncio.CancelledError) or said.rstrip().endswith("CancelledError")
+        return not (is_cancelled or said.startswith(CLIENTS_FAULTS))
 
 
 class DrainingServer(uvicorn.Server):
@@ -163,12 +168,12 @@ def uvicorn_config(
 
 @contextlib.contextmanager
 def _quiet(uvicorn_logger: logging.Logger) -> Iterator[None]:
-    faults = ClientsFaults()
-    uvicorn_logger.addFilter(faults)
+    unasked = UnaskedWarnings()
+    uvicorn_logger.addFilter(unasked)
     try:
         yield
     finally:
-        uvicorn_logger.removeFilter(faults)
+        uvicorn_logger.removeFilter(unasked)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The server as a process: ready, serving, drained by SIGTERM, and a port that is taken."""
 
+import asyncio
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ import httpx
 import pytest
 
 from ramet.runtime.protocol import InvalidRequestError
-from ramet.runtime.server.serve import ClientsFaults, bound_socket, serve, url_of
+from ramet.runtime.server.serve import UnaskedWarnings, bound_socket, serve, url_of
 from ramet.runtime.server.settings import serve_settings
 from tests.runtime.server.speaking_server import SECONDS, event_data
 
@@ -188,13 +189,16 @@ def test_a_store_that_cannot_be_opened_is_known_before_the_model_is_loaded(tmp_p
 
 
 def test_what_clients_do_wrong_fills_no_log() -> None:
-    def record(message: str) -> logging.LogRecord:
-        return logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, message, None, None)
+    def is_logged(message: str, cause: BaseException | None = None) -> bool:
+        exc_info = None if cause is None else (type(cause), cause, None)
+        record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, message, None, exc_info)
+        return UnaskedWarnings().filter(record)
 
-    faults = ClientsFaults()
-    assert not faults.filter(record("Invalid HTTP request received."))
-    assert not faults.filter(record("Unsupported upgrade request."))
-    assert faults.filter(record("Exception in ASGI application"))
+    assert not is_logged("Invalid HTTP request received.")
+    assert not is_logged("Unsupported upgrade request.")
+    assert not is_logged("Exception in ASGI application", asyncio.CancelledError())
+    assert not is_logged("Traceback (most recent call last):\n  ...\nasyncio.exceptions.CancelledError\n")
+    assert is_logged("Exception in ASGI application", KeyError("ours"))
 
 
 def test_where_a_client_reaches_it() -> None:
