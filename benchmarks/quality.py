@@ -1,4 +1,4 @@
-"""What int8 costs in quality: perplexity, KL divergence and agreement of the most probable token, against fp32.
+"""What int8 and int4 cost in quality against fp32: perplexity, KL divergence, agreement of the top token.
 
     python -m benchmarks.quality --out benchmarks/results
     python -m benchmarks.quality --model gemma3-270m --tokens 500
@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.record import ROOT, Record, Sample, new_record, print_table, table_console, write
+from ramet.kernels import native
+from ramet.runtime.engine.build import NATIVE_FOLDER
+from ramet.runtime.env import environment
 from ramet.runtime.models.dense_attention import DenseSequence, dense_batch
 from ramet.runtime.models.loading import load_model
 from ramet.runtime.models.model import Model
@@ -21,7 +24,7 @@ from ramet.runtime.tokenizer import FastTokenizer, Tokenizer
 
 TEXTS = ("LICENSE", "docs/architecture.md", "CONTRIBUTING.md")
 WINDOW = 500
-FP32, INT8 = "fp32", "int8"
+FP32, INT8_TORCH, INT8, INT4 = "fp32", "int8, torch", "int8", "int4"
 COLUMNS = (
     ("perplexity", "perplexity", ".2f"),
     ("kl", "KL, nats", ".4f"),
@@ -41,11 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> Record:
     exact = load_model(options.model, quantization="none", dtype="float32", device="cpu")
     windows = text_windows(FastTokenizer(exact.tokenizer_spec), options.tokens)
     reference = [log_probabilities(exact.model, window) for window in windows]
-    quantized = load_model(options.model, quantization="int8", device="cpu")
-    candidate = [log_probabilities(quantized.model, window) for window in windows]
+    found = {FP32: reference, INT8_TORCH: probabilities_in(options.model, "int8", windows)}
+    # The first to ask for them decides for the process: what torch computes comes before.
+    why = native.enable(environment().cache_dir / NATIVE_FOLDER)
+    if not why:
+        found |= {name: probabilities_in(options.model, name, windows) for name in (INT8, INT4)}
     samples = [
-        Sample(case=options.model, system=system, metrics=compare(windows, reference, found))
-        for system, found in ((FP32, reference), (INT8, candidate))
+        Sample(case=options.model, system=system, metrics=compare(windows, reference, candidate))
+        for system, candidate in found.items()
     ]
     record = new_record(
         "quality",
@@ -57,12 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> Record:
             "window": WINDOW,
             "texts": list(TEXTS),
         },
-        notes=[],
+        notes=[f"no compiled kernels: {why}"] if why else [f"{INT8}, {INT4}: with the compiled kernels"],
     )
     print_table(table_console(), "Quality against fp32", record.medians, COLUMNS)
     if options.out is not None:
         write(record, options.out)
     return record
+
+
+def probabilities_in(model: str, quantization: str, windows: Sequence[Sequence[int]]) -> list[Tensor]:
+    loaded = load_model(model, quantization=quantization, device="cpu")
+    return [log_probabilities(loaded.model, window) for window in windows]
 
 
 def text_windows(tokenizer: Tokenizer, num_tokens: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ramet.kernels import cpu, native, reference
+from ramet.kernels.native.library import NativeInt4Weight
 
 GPU_MAX_HIDDEN = 16384
 """The longest row that the GPU's norms take, ``gpu.MAX_HIDDEN``."""
@@ -105,12 +106,25 @@ def fused_experts(
     return reference.fused_experts(x, weights[0], weights[1], shares, chosen, kind)
 
 
-def linear_int4(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+def prepare_int4_weight(weight: Tensor, weight_scale: Tensor) -> NativeInt4Weight | Tensor:
+    """The form of a weight that ``linear_int4`` takes on its device: the compiled kernel's, or the argument
+    itself."""
+    library = native.library() if weight.device.type == "cpu" else None
+    return weight if library is None else library.pack_int4(weight, weight_scale)
+
+
+def linear_int4(
+    x: Tensor, weight: Tensor | NativeInt4Weight, weight_scale: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """x @ weight.T with weights of ``quantize_int4``, which take a quarter of 16 bits. Returns x's dtype.
 
-    x: [num_tokens, k]; weight: [n, k / 2] uint8; weight_scale: [n, k / 32] fp32; bias: [n]. Off a GPU the
-    weights are unpacked at each call.
+    x: [num_tokens, k]; weight: [n, k / 2] uint8, or what was prepared from it; weight_scale: [n, k / 32] fp32;
+    bias: [n]. The compiled kernel quantises activations as its int8 linears do, and gives a token the same bits
+    beside any others. Elsewhere off a GPU weights that are not prepared are unpacked at each call.
     """
+    if isinstance(weight, NativeInt4Weight):
+        exact = weight.library.linear_int4(x.float(), weight, None if bias is None else bias.float())
+        return exact if x.dtype is torch.float32 else exact.to(x.dtype)
     gpu = gpu_kernels(x)
     if gpu is None:
         return reference.linear_int4(x, weight, weight_scale, bias)

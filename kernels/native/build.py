@@ -43,7 +43,13 @@ AVX512_VNNI = Target(
     name="avx512_vnni",
     cpu_flags=frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}),
     compiler_flags=("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma"),
-    sources=("linear_int8_avx512.c", "elementwise_avx512.c", "attention_avx512.c", "parallel.c"),
+    sources=(
+        "linear_int8_avx512.c",
+        "linear_int4_avx512.c",
+        "elementwise_avx512.c",
+        "attention_avx512.c",
+        "parallel.c",
+    ),
 )
 AVX512_BF16 = Target(
     name="avx512_bf16",
@@ -53,7 +59,7 @@ AVX512_BF16 = Target(
 )
 TARGETS = (AVX512_BF16, AVX512_VNNI)
 """The best first."""
-HEADERS = ("attention.h", "parallel.h", "vector_math.h")
+HEADERS = ("attention.h", "linear.h", "parallel.h", "vector_math.h")
 
 
 def choose_target(cpu_flags: frozenset[str]) -> Target:

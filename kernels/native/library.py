@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ramet.kernels.native.build import NativeBuildError
+from ramet.kernels.reference import INT4_GROUP
 
 _ALIGNMENT = 64
 SPAN = 192
@@ -35,6 +36,16 @@ class NativeInt8Weight:
     in_features: int
     packed: Tensor
     scale: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeInt4Weight:
+    """A 4-bit weight and its scales as the compiled kernel takes them, made by ``NativeLibrary.pack_int4``."""
+
+    library: "NativeLibrary"
+    out_features: int
+    in_features: int
+    packed: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +94,14 @@ class NativeLibrary:
                 *(pointer, int64, int64, pointer, pointer, pointer, int64, pointer, int32),
                 result=int32,
             )
+            self._packed_int4_bytes = _function(library.ramet_packed_int4_bytes, int64, int64, result=int64)
+            self._pack_int4 = _function(library.ramet_pack_int4, pointer, pointer, int64, int64, pointer)
+            self._linear_int4 = _calls(
+                libraries,
+                "ramet_linear_int4",
+                *(pointer, int64, int64, pointer, pointer, int64, pointer, int32),
+                result=int32,
+            )
             self._rms_norm = _calls(
                 libraries,
                 "ramet_rms_norm",
@@ -116,11 +135,39 @@ class NativeLibrary:
         rows, depth = weight.shape
         _fit(weight.dtype is torch.int8, "weight", weight)
         _fit(scale.numel() == rows and scale.dtype is torch.float32, "scale", scale)
-        size = self._packed_int8_bytes(rows, depth)
-        memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
-        packed = memory.narrow(0, -memory.data_ptr() % _ALIGNMENT, size)
+        packed = _aligned(self._packed_int8_bytes(rows, depth))
         self._pack_int8(weight.data_ptr(), rows, depth, packed.data_ptr())
         return NativeInt8Weight(self, rows, depth, packed, scale)
+
+    def pack_int4(self, weight: Tensor, scale: Tensor) -> NativeInt4Weight:
+        """weight: [out_features, in_features / 2] uint8; scale: [out_features, in_features / 32] fp32
+        (``reference.quantize_int4``)."""
+        weight, scale = weight.contiguous(), scale.contiguous()
+        rows, depth = weight.shape[0], 2 * weight.shape[1]
+        _fit(weight.dtype is torch.uint8 and depth % INT4_GROUP == 0, "weight", weight)
+        _fit(scale.shape == (rows, depth // INT4_GROUP) and scale.dtype is torch.float32, "scale", scale)
+        packed = _aligned(self._packed_int4_bytes(rows, depth))
+        self._pack_int4(weight.data_ptr(), scale.data_ptr(), rows, depth, packed.data_ptr())
+        return NativeInt4Weight(self, rows, depth, packed)
+
+    def linear_int4(self, x: Tensor, weight: NativeInt4Weight, bias: Tensor | None) -> Tensor:
+        """The product with activations of ``reference.linear_int8_grouped``; the rest as of ``linear_int8``."""
+        x = x.contiguous()
+        _fit(x.dim() == 2 and x.shape[1] == weight.in_features and x.dtype is torch.float32, "x", x)
+        if bias is not None:
+            bias = bias.contiguous()
+            _fit(bias.numel() == weight.out_features and bias.dtype is torch.float32, "bias", bias)
+        num_tokens = x.shape[0]
+        out = _empty(num_tokens, weight.out_features)
+        work = weight.out_features * weight.in_features * max(num_tokens, _BOUND_BY_MEMORY)
+        failed = self._linear_int4[work <= _SHORT_PRODUCTS](
+            *(x.data_ptr(), num_tokens, weight.in_features, weight.packed.data_ptr()),
+            *(None if bias is None else bias.data_ptr(), weight.out_features, out.data_ptr()),
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError(f"no memory for the digits of {num_tokens} tokens")
+        return out
 
     def linear_int8(self, x: Tensor, weight: NativeInt8Weight, bias: Tensor | None) -> Tensor:
         """``reference.linear_int8_grouped``, every token with the same bits whatever the others are.
@@ -239,7 +286,7 @@ class NativeLibrary:
     ) -> Tensor:
         """Writes k and v into the pool, then attends.
 
-        heads: q [num_tokens, num_heads, head_dim], k and v [num_tokens, num_kv_heads, head_dim], all fp32; pool:
+        heads: fp32 q [num_tokens, num_heads, head_dim], k and v [num_tokens, num_kv_heads, head_dim]. pool:
         keys and values, [num_slots, num_kv_heads, head_dim] each, of one dtype in ``kv_dtypes``; head_dim a
         multiple of 16. written: [num_tokens] int64 slots. Returns q's shape. A token's result depends on its
         own query, keys and values alone, and on where its spans begin.
@@ -301,6 +348,11 @@ def by_token(x: Tensor) -> Tensor:
 def _empty(*shape: int) -> Tensor:
     """As torch.empty, which gives the interpreter lock up."""
     return torch.from_numpy(np.empty(shape, np.float32))
+
+
+def _aligned(size: int) -> Tensor:
+    memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
+    return memory.narrow(0, -memory.data_ptr() % _ALIGNMENT, size)
 
 
 def _fit(fits: bool, name: str, tensor: Tensor) -> None:

@@ -30,7 +30,7 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", 
 Quantization = Annotated[
     str,
     typer.Option(
-        help="auto (int8 on CPU, none on CUDA), none, int8; on CUDA also fp8 or int4.",
+        help="auto (int8 on CPU, none on CUDA), none, int8, int4, or fp8 on CUDA.",
         rich_help_panel=ENGINE_PANEL,
     ),
 ]

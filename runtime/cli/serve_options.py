@@ -30,7 +30,7 @@ Dtype = Annotated[
 Quantization = Annotated[
     str | None,
     typer.Option(
-        help="auto (default: int8 on CPU, none on CUDA), none, int8; on CUDA also fp8, int4.",
+        help="auto (default: int8 on CPU, none on CUDA), none, int8, int4, or fp8 on CUDA.",
         rich_help_panel=ENGINE,
     ),
 ]

@@ -57,7 +57,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     CUDA.
     """
     quantization: str = "auto"
-    """Of the linear layers' weights: none, int8, or on CUDA fp8 (e4m3) or int4 (a scale for 32 weights). auto:
+    """Of the linear layers' weights: none, int8, int4 (a scale for 32 weights), or on CUDA fp8 (e4m3). auto:
     int8 on a CPU if dtype is auto too, else none."""
     kv_cache_dtype: str = "auto"
     """Of cached keys and values: the activations' dtype, or on a CPU with AVX512_BF16 and compiled kernels also

@@ -14,8 +14,8 @@ EIGHT_BITS = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 def choose_kv_dtype(wanted: str, loaded: LoadedModel, library: NativeLibrary | None) -> torch.dtype:
     """wanted: of ``EngineConfig.kv_cache_dtype``; library: the compiled kernels, where they run.
 
-    auto: the dtype of the activations, and bfloat16 beside int8 weights where the compiled attention has it,
-    which reads and multiplies half as much and is far more exact than the weights. Who asks for unquantised
+    auto: the dtype of the activations, and bfloat16 beside quantised weights where the compiled attention has
+    it, which reads and multiplies half as much and is far more exact than the weights. Who asks for unquantised
     weights gets unrounded keys. fp8 (float8_e4m3fn) and int8 take the kernels of a GPU. Raises
     InvalidRequestError where what is wanted cannot be had.
     """
@@ -29,7 +29,7 @@ def choose_kv_dtype(wanted: str, loaded: LoadedModel, library: NativeLibrary | N
         and torch.bfloat16 in library.kv_dtypes
     )
     if wanted == "auto":
-        return torch.bfloat16 if compiled and loaded.quantization == "int8" else loaded.dtype
+        return torch.bfloat16 if compiled and loaded.quantization != "none" else loaded.dtype
     if wanted == _name(loaded.dtype):
         return loaded.dtype
     if wanted == "bfloat16" and compiled:

@@ -9,7 +9,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ramet.kernels import linear_e4m3, linear_int4, linear_int8, prepare_int8_weight
+from ramet.kernels import (
+    dequantize_int4,
+    linear_e4m3,
+    linear_int4,
+    linear_int8,
+    native,
+    prepare_int4_weight,
+    prepare_int8_weight,
+    quantize_rows_int8,
+)
 from ramet.runtime.protocol import ModelLoadError
 
 
@@ -62,10 +71,10 @@ class E4M3Linear:
 
 class Int4Linear:
     """weight: [out_features, in_features / 2] uint8, two weights each, with a scale for 32 neighbouring ones,
-    [out_features, in_features / 32] fp32. Activations stay in their dtype (``kernels.linear_int4``)."""
+    [out_features, in_features / 32] fp32. On a CPU it takes the compiled kernels (``kernels.linear_int4``)."""
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = weight.contiguous()
+        self._weight = prepare_int4_weight(weight.contiguous(), scale)
         self._scale = scale.contiguous()
         self._bias = bias
 
@@ -112,9 +121,17 @@ def linear_of(weight: Tensor, scale: Tensor | None, bias: Tensor | None = None) 
     if weight.dtype == torch.int8:
         return Int8Linear(weight, scale, bias)
     if weight.dtype == torch.uint8:
-        return E4M3Linear(weight, scale, bias) if scale.dim() == 1 else Int4Linear(weight, scale, bias)
+        return E4M3Linear(weight, scale, bias) if scale.dim() == 1 else _int4_linear(weight, scale, bias)
     if weight.dtype == torch.int16 and bias is None:
         return Int16Linear(weight, scale)
     raise ModelLoadError(
         f"no linear layer has a scaled weight of dtype {weight.dtype}; prepare the weights again"
     )
+
+
+def _int4_linear(weight: Tensor, scale: Tensor, bias: Tensor | None) -> Linear:
+    """On a CPU without compiled kernels 4-bit weights are computed with as int8: unpacking them at each call
+    takes many times as long, and int8 errs a fraction of what 4 bits do."""
+    if weight.device.type == "cpu" and native.library() is None:
+        return Int8Linear(*quantize_rows_int8(dequantize_int4(weight, scale)), bias)
+    return Int4Linear(weight, scale, bias)

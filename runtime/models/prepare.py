@@ -43,7 +43,7 @@ def prepare_weights(
     output channel; a tied embedding table shares the head's rows, an untied one stays in dtype; the routers of
     experts become int16 (see ``Int16Linear``). With "fp8" and "int4" the projections become e4m3 codes with a
     scale an output channel, or digits with a scale for 32 weights (``kernels.linear_int4``); table, head and
-    routers stay in dtype.
+    routers stay in dtype, save that with "int4" in fp32 the head becomes int8.
 
     tensors may load lazily: each is read once. Where nothing had to be changed the results share memory with
     it. Raises ModelLoadError naming the tensor, with the shape expected and found, where one is missing,
@@ -146,9 +146,10 @@ class _Prepared:
             self.weights[f"{name}.bias"] = bias.to(self._dtype).contiguous()
 
     def end(self, name: str, weight: Tensor) -> None:
-        """The output head: with eight or four bits of floating point or of groups it stays as it is."""
-        if self._int8:
-            self.linear(name, weight)
+        """The output head, and the table that shares its rows. Beside fp8 or int4 it stays in the activations'
+        dtype; not in fp32, where reading it beside int4 would take longer than all the others."""
+        if self._int8 or (self._quantization == "int4" and self._dtype is torch.float32):
+            self.weights[f"{name}.weight"], self.weights[f"{name}.scale"] = quantize_rows_int8(weight)
         else:
             self.plain(name, weight)
 

@@ -30,10 +30,9 @@ def choose_numerics(quantization: str, dtype: str, device: str | torch.device) -
     """Settle what is "auto".
 
     device: CUDA where there is one, else the CPU. quantization: int8 on the CPU where dtype is left to us
-    too, none otherwise (a dtype that is asked for is what the weights are to be in); fp8 and int4 take the
-    kernels of a GPU. dtype: bfloat16 on
-    CUDA, float32 on the CPU, where few processors compute in bfloat16. Raises InvalidRequestError that
-    names the field.
+    too, none otherwise (a dtype that is asked for is what the weights are to be in); fp8 takes the kernels of a
+    GPU, int4 a CPU or those. dtype: bfloat16 on CUDA, float32 on the CPU, where few processors compute in
+    bfloat16. Raises InvalidRequestError that names the field.
     """
     if quantization not in get_args(QuantizationOption):
         raise _invalid("quantization", quantization, get_args(QuantizationOption))
@@ -45,7 +44,7 @@ def choose_numerics(quantization: str, dtype: str, device: str | torch.device) -
         case "int8":
             chosen = "int8"
         case "fp8" | "int4":
-            if not has_gpu_kernels(place):
+            if not has_gpu_kernels(place) and not (quantization == "int4" and place.type == "cpu"):
                 raise InvalidRequestError(
                     f"quantization is {quantization!r}, which the kernels for CUDA devices alone have (with "
                     f"triton installed), and device is {str(place)!r}; use 'int8'",

@@ -102,6 +102,43 @@ def test_rows_of_zeros_and_rows_that_are_not_finite(library: NativeLibrary) -> N
     assert out[3:].isfinite().all()
 
 
+@given(
+    num_tokens=st.integers(1, 20),
+    groups=st.integers(1, 20),
+    columns=st.one_of(st.integers(1, 80), st.sampled_from([576])),
+    seed=st.integers(0, 2**31),
+    with_bias=st.booleans(),
+)
+def test_products_of_four_bits_are_those_of_the_oracle_and_of_the_token_alone(
+    library: NativeLibrary, num_tokens: int, groups: int, columns: int, seed: int, with_bias: bool
+) -> None:
+    depth = groups * reference.INT4_GROUP
+    x = random(num_tokens, depth, seed=seed) * 10 ** random(num_tokens, 1, seed=seed + 1)
+    stored = reference.quantize_int4(random(columns, depth, seed=seed + 2))
+    bias = random(columns, seed=seed + 3) if with_bias else None
+    prepared = library.pack_int4(*stored)
+    got = library.linear_int4(x, prepared, bias)
+    expected = reference.linear_int4(x, *stored, bias)
+    # Activations are rounded to half a level.
+    half = (x.abs().amax(-1, keepdim=True) / 254) * reference.dequantize_int4(*stored).abs().sum(-1)
+    assert ((got - expected).abs() <= 1.01 * half + 1e-5).all()
+    assert torch.equal(torch.cat([library.linear_int4(row[None], prepared, bias) for row in x]), got)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_long_products_of_four_bits_are_those_of_their_parts(library: NativeLibrary, num_threads: int) -> None:
+    x, before = random(400, 512), torch.get_num_threads()
+    prepared = library.pack_int4(*reference.quantize_int4(random(512, 512, seed=1)))
+    expected = library.linear_int4(x, prepared, None)
+    try:
+        torch.set_num_threads(num_threads)
+        for size in (1, 5, 8, 193, 400):
+            parts = [library.linear_int4(part, prepared, None) for part in torch.split(x, size)]
+            assert torch.equal(torch.cat(parts), expected), size
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("width", [1, 15, 16, 49152])
 def test_rows_that_are_finite_are_told_from_others(library: NativeLibrary, width: int) -> None:
     x = torch.full((7, width), torch.finfo(torch.float32).max)
@@ -146,6 +183,7 @@ def test_what_does_not_fit_is_refused_and_not_read_beyond_its_end(library: Nativ
         max_pairs=3,
     )
     written, scratch = torch.arange(3), AttentionScratch()
+    four = reference.quantize_int4(random(8, 32))
 
     def attend(*heads: Tensor, pool: tuple[Tensor, Tensor] = pool, written: Tensor = written) -> Tensor:
         q, k, v = heads
@@ -157,6 +195,11 @@ def test_what_does_not_fit_is_refused_and_not_read_beyond_its_end(library: Nativ
         lambda: library.pack_int8(random_int8(8, 16), random(7)),
         lambda: library.pack_int8(random_int8(8, 16), random(8).double()),
         lambda: library.linear_int8(random(3, 15), prepared, None),
+        lambda: library.pack_int4(four[0][:, :15], four[1]),
+        lambda: library.pack_int4(four[0], four[1][:7]),
+        lambda: library.pack_int4(four[0].to(torch.int8), four[1]),
+        lambda: library.linear_int4(random(3, 31), library.pack_int4(*four), None),
+        lambda: library.linear_int4(random(3, 32), library.pack_int4(*four), random(7)),
         lambda: library.linear_int8(random(1, 3, 16), prepared, None),
         lambda: library.linear_int8(random(3, 16), prepared, random(7)),
         lambda: library.rms_norm(random(3, 16), random(15), 1e-5),

@@ -10,7 +10,7 @@ from ramet.runtime.models.config import RopeConfig
 from ramet.runtime.models.decoder import DecoderModel
 from ramet.runtime.models.dense_attention import DenseSequence, dense_batch
 from ramet.runtime.models.model import Model
-from ramet.runtime.models.prepare import prepare_weights
+from ramet.runtime.models.prepare import Quantization, prepare_weights
 from ramet.runtime.protocol import ModelLoadError
 
 if TYPE_CHECKING:
@@ -232,15 +232,19 @@ def test_int8_stays_near_its_dequantized_weights(quantized: "TinyModel") -> None
     assert float((got - unquantized).norm() / unquantized.norm()) < 0.1
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
-def test_int8_rows_do_not_depend_on_the_batch(name: str, make_tiny: "MakeTiny") -> None:
+@pytest.mark.parametrize(
+    ("name", "quantization"), [*((name, "int8") for name in QUANTIZED), ("llama", "int4"), ("qwen3", "int4")]
+)
+def test_quantised_rows_do_not_depend_on_the_batch(
+    name: str, quantization: Quantization, make_tiny: "MakeTiny"
+) -> None:
     # 128 and 32: multiples of the vector width, so that no element of a row is a call's scalar remainder.
     architecture, fields = CASES[name]
     sizes = {"hidden_size": 128, "intermediate_size": 64, "head_dim": 64, "vocab_size": 128}
     if "moe_intermediate_size" in fields:
         sizes["moe_intermediate_size"] = 32
     tiny = make_tiny(architecture, {**fields, **sizes})
-    model = tiny.decoder("int8")
+    model = tiny.decoder(quantization)
     prompts = [[token % 128 for token in prompt(length, seed=length)] for length in (13, 1, 6, 22)]
     alone = [run(model, (DenseSequence(), token_ids))[0] for token_ids in prompts]
     together = run(model, *[(DenseSequence(), token_ids) for token_ids in prompts])

@@ -213,7 +213,10 @@ def test_few_bits_leave_the_ends_and_norms_as_they_are(
     tiny = make_tiny("LlamaForCausalLM", {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16})
     plain, few = prepare(tiny, tiny.tensors), prepare(tiny, tiny.tensors, quantization)
     for name in ("embedding.weight", "lm_head.weight", "layers.0.mlp_norm.weight"):
-        assert torch.equal(few[name], plain[name])
+        if (quantization, name) == ("int4", "lm_head.weight"):
+            assert few[name].dtype is torch.int8  # in fp32 it would be most of what a step reads
+        else:
+            assert torch.equal(few[name], plain[name])
     for name in ("qkv", "attention_output", "gate_up", "down"):
         weight, scale = few[f"layers.1.{name}.weight"], few[f"layers.1.{name}.scale"]
         assert weight.dtype is torch.uint8

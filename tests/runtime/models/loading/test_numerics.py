@@ -63,8 +63,8 @@ def test_unknown_values_are_refused_by_name(field: str, value: str) -> None:
     assert repr(value) in str(caught.value)
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "int4"])
-def test_few_bits_take_the_kernels_of_a_gpu(quantization: str) -> None:
+def test_fp8_takes_the_kernels_of_a_gpu() -> None:
+    assert choose_numerics("int4", "auto", "cpu") == Numerics("int4", torch.float32, CPU, automatic=False)
     with pytest.raises(InvalidRequestError, match="CUDA devices alone") as caught:
-        choose_numerics(quantization, "auto", "cpu")
+        choose_numerics("fp8", "auto", "cpu")
     assert caught.value.field == "quantization"
