@@ -29,6 +29,13 @@ class Node:
     def __radd__(self, other: "Expression") -> "Sequence":
         return Sequence((as_node(other), self))
 
+    def __format__(self, spec: str) -> str:
+        """Refused: an f-string would have it as text, and nothing of it would be done."""
+        raise ProgramStructureError(
+            f"{type(self).__name__.lower()} stands in an f-string, where it would only be shown; say it beside "
+            'the text, as in "The answer is " + gen("answer")'
+        )
+
 
 Expression = str | Node
 ToolsElsewhere = Callable[[Collection["ToolCall"]], Awaitable[Collection[str]]]

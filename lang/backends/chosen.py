@@ -29,7 +29,14 @@ def as_backend(given: object) -> Backend:
         from ramet.lang.backends.local import LocalBackend
 
         return LocalBackend(cast("TokenEngine", given))
-    kind = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    match given:
+        case type():
+            kind, remedy = f"the class {given.__name__}", f"; make one: {given.__name__}(...)"
+        case str():
+            kind, remedy = f"the text {given[:80]!r}", f"; open it first: ramet.Engine({given[:80]!r})"
+        case _:
+            kind, remedy = type(given).__name__, ""
     raise InvalidRequestError(
-        f"backend is {kind}; it must be a backend, or a ramet.Engine or ramet.EngineProcess", field="backend"
+        f"backend is {kind}; it must be a backend, or a ramet.Engine or ramet.EngineProcess{remedy}",
+        field="backend",
     )

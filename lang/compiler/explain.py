@@ -231,8 +231,14 @@ def _merge_line(graph: Graph, merged: dict[int, int], *, repeatable: bool) -> st
         return "none: this backend may answer the same question differently"
     if not merged:
         return "none: no two calls ask the same of the same prompt with a fixed answer"
-    pairs = tuple(f"{graph.calls[one].name} is {graph.calls[other].name}" for one, other in merged.items())
+    pairs = tuple(_pair(graph.calls[one], graph.calls[other]) for one, other in merged.items())
     return f"{_calls(len(merged))} answered by an equal one: {_listed(pairs, ', ')}"
+
+
+def _pair(call: CallNode, other: CallNode) -> str:
+    if call.name != other.name:
+        return f"{call.name} is {other.name}"
+    return f"{call.name} of branch {call.branch} is that of {other.branch}"
 
 
 def _drop_line(count: int, compilation: Compilation) -> str:

@@ -5,6 +5,7 @@ its own body, whatever was traced.
 """
 
 import inspect
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ from ramet.lang.state import ProgramState
 from ramet.lang.variables import TextFeed, Variable
 
 LANGUAGE = Path(__file__).resolve().parents[1]
+LIBRARIES = tuple(
+    Path(folder).resolve()
+    for name, folder in sysconfig.get_paths().items()
+    if name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
 
@@ -230,7 +236,9 @@ def _run_body(subject: Subject, state: ProgramState, kwargs: Mapping[str, Any], 
         except Exception as error:
             if log.reads or subject.missing:
                 # What it made of a placeholder, it could not go on with.
-                return Stop(f"{type(error).__name__}: {_unmarked(str(error), log.marks)}", _where(error))
+                shown = _unmarked(str(error), log.marks)
+                told = f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+                return Stop(f"it raises {told}, as it looks at what is not known yet", _where(error))
             raise
     return None
 
@@ -255,9 +263,10 @@ def _traced() -> Any:
 
 
 def _where(error: BaseException) -> str:
-    """The last line of the user's own."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_of_language(frame.filename)]
+    """The last line of the user's own: of no library, where there is such a line."""
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if not _is_of_language(frame.filename)]
+    own = [frame for frame in frames if not _is_of_library(frame.filename)] or frames
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
@@ -270,6 +279,11 @@ def _place_of(frame: Any) -> str:
 @cache
 def _is_of_language(filename: str) -> bool:
     return Path(filename).resolve().is_relative_to(LANGUAGE)
+
+
+@cache
+def _is_of_library(filename: str) -> bool:
+    return any(Path(filename).resolve().is_relative_to(folder) for folder in LIBRARIES)
 
 
 def _unmarked(text: str, marks: Marks) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ramet.lang import ProgramStructureError, gen, separate_reasoning
+from ramet.lang import ProgramStructureError, gen, select, separate_reasoning, user
 from ramet.lang.ir import Node, RoleBegin, Text, as_node, leaves
 from ramet.lang.reasoning import FORMATS
 
@@ -43,3 +43,11 @@ def test_unknown_nodes_are_refused() -> None:
 
     with pytest.raises(ProgramStructureError, match="Other is not a node"):
         list(leaves(Other() + RoleBegin("user")))
+
+
+@pytest.mark.parametrize("node", [gen("a"), select("a", ["x", "y"]), "a" + gen("b"), user("x")])
+def test_an_f_string_would_only_show_a_node(node: Node) -> None:
+    with pytest.raises(ProgramStructureError, match=r"stands in an f-string, .* beside the text"):
+        f"text {node}"
+    assert "RoleBegin" in repr(user("x"))
+    assert f"{gen('a')!r}" == repr(gen("a"))

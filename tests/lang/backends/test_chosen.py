@@ -45,6 +45,17 @@ def test_what_is_neither_is_named(wrong: object) -> None:
         as_backend(wrong)
 
 
+def test_the_remedy_is_told() -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"the text 'smollm2'; .*; open it first: ramet.Engine\('smollm2'\)"
+    ):
+        as_backend("smollm2")
+    with pytest.raises(
+        InvalidRequestError, match=r"the class LocalBackend; .*; make one: LocalBackend\(\.\.\.\)"
+    ):
+        as_backend(LocalBackend)
+
+
 def test_any_engine_of_this_shape_is_one() -> None:
     assert isinstance(as_backend(SayingEngine(small_tokenizer(), [])), LocalBackend)
 

@@ -76,7 +76,9 @@ def test_equal_calls_are_named() -> None:
     backend = ScriptedBackend("x", capabilities=REPEATABLE)
     explanation = explained(body, backend=backend)
     assert explanation.num_requests == 2
-    assert dict(explanation.passes)["merge equal"].startswith("4 calls are answered by an equal one: a is a")
+    assert dict(explanation.passes)["merge equal"].startswith(
+        "4 calls are answered by an equal one: a of branch 0/1 is that of 0/0, b of branch 0/1"
+    )
     function(body).run(backend=backend)
     assert len(backend.calls) == 2
     assert merged_calls(explanation.trace.graph) == {2: 0, 4: 0, 3: 1, 5: 1}

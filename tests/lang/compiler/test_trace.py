@@ -1,6 +1,7 @@
 """Tracing: how far programs are followed, and that nothing is carried out."""
 
 import asyncio
+import json
 from typing import Any
 
 import pydantic
@@ -52,7 +53,12 @@ def test_a_program_that_only_says_what_it_reads_is_followed_to_its_end() -> None
     [
         (lambda s: s["a"] == "x", "what it does next depends on what 'a' is"),
         (lambda s: range(s["n"]), "what it does next depends on what 'n' is"),
-        (lambda s: int(s["a"]), "ValueError: invalid literal for int() with base 10: '...'"),
+        (
+            lambda s: int(s["a"]),
+            "it raises ValueError: invalid literal for int() with base 10: '...', as it looks at",
+        ),
+        (lambda s: _claim(s["a"] is None), "it raises LookupError, as it looks at what is not known yet"),
+        (lambda s: json.loads(s["a"]), "what it does next depends on what 'a' is (test_trace.py"),
         (lambda s: s.text(), "it reads its own text"),
         (lambda s: s.messages(), "it reads its own messages"),
         (lambda s: s.get_meta_info("a"), "it asks how the call of 'a' went"),
@@ -72,6 +78,11 @@ def test_a_program_is_followed_to_where_it_looks(look: Any, reason: str) -> None
     assert called == ["a", "n"]
     assert stop.startswith(reason)
     assert "test_trace.py:" in stop
+
+
+def _claim(what: bool) -> None:
+    if not what:
+        raise LookupError
 
 
 def test_the_line_is_named_at_which_a_trace_ends() -> None:
