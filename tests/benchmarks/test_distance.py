@@ -5,13 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.distance import BY_CALLS, CASES, WHOLE, main, parse
-from benchmarks.record import read
+from benchmarks.distance import BY_CALLS, CASES, WHOLE, least, main, parse
+from benchmarks.record import Sample, read
 
 
 def test_the_way_is_a_setting() -> None:
     assert parse([]).round_trip_ms == 20
     assert parse(["--round-trip-ms", "1.5", "--cases", "2"]).cases == CASES[:2]
+
+
+def test_the_least_of_each_figure_is_shown() -> None:
+    def sample(system: str, repetition: int, latency: float, near: float) -> Sample:
+        metrics: dict[str, float | None] = {"latency_s": latency, "near_s": near, "round_trips": 3.0}
+        return Sample(case="a", system=system, repetition=repetition, metrics=metrics)
+
+    found = least([sample("x", 0, 2.0, 1.0), sample("y", 0, 5.0, 5.0), sample("x", 1, 1.5, 3.0)])
+    assert [(one.system, one.metrics) for one in found] == [
+        ("x", {"latency_s": 1.5, "near_s": 1.0, "round_trips": 3.0}),
+        ("y", {"latency_s": 5.0, "near_s": 5.0, "round_trips": 3.0}),
+    ]
 
 
 @pytest.mark.slow
