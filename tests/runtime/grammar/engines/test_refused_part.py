@@ -10,7 +10,11 @@ from ramet.runtime.grammar.engines.refused_part import MAX_REFUSED, MAX_TRIED, r
 from ramet.runtime.grammar.schema import SchemaPlan
 from ramet.runtime.protocol import JsonSchema, UnsupportedConstraintError
 
-BAD: dict[str, Any] = {"type": "string", "pattern": "^(x{100}){100}$", "minLength": 10_000}
+BAD: dict[str, Any] = {"type": "string", "pattern": "(.*a.*){20}", "minLength": 1, "maxLength": 1000}
+
+
+def standing() -> float:
+    return 0.0
 
 
 def is_bad(planned: SchemaPlan) -> bool:
@@ -37,7 +41,7 @@ def is_bad(planned: SchemaPlan) -> bool:
     ],
 )
 def test_it_is_the_smallest(schema: Any, pointer: str) -> None:
-    assert refused_part(json.dumps(schema), is_bad) == pointer
+    assert refused_part(json.dumps(schema), is_bad, standing) == pointer
 
 
 def test_the_search_is_bounded() -> None:
@@ -50,11 +54,14 @@ def test_the_search_is_bounded() -> None:
     deep: dict[str, Any] = BAD
     for _ in range(20):
         deep = {"type": "array", "items": deep}
-    assert refused_part(json.dumps(deep), counted) == "/items" * MAX_REFUSED
+    assert refused_part(json.dumps(deep), counted, standing) == "/items" * MAX_REFUSED
     wide = {"type": "object", "properties": {**{f"p{i}": {} for i in range(100)}, "b": BAD}}
     asked.clear()
-    assert refused_part(json.dumps(wide), counted) == ""
+    assert refused_part(json.dumps(wide), counted, standing) == ""
     assert len(asked) == MAX_TRIED
+    asked.clear()
+    seconds = iter(range(100))
+    assert refused_part(json.dumps(deep), counted, lambda: next(seconds) / 2) == "/items" * 2
 
 
 @pytest.mark.parametrize("strict", [True, False])
