@@ -5,6 +5,7 @@ it, those of all rows whose pages in the span are equal. Longer rows become tile
 of the two a token goes through does not change its result (see ``kernels.gpu.attention_tile``).
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,15 +107,31 @@ def _owners(metadata: AttentionMetadata, rows: _Ints, page_size: int, span: int)
         pages = metadata.page_table[
             candidates, number * span // page_size : -(-(number + 1) * span // page_size)
         ]
-        keys = np.concatenate((group[candidates, None], pages), axis=1)
-        _, first, inverse, sizes = np.unique(
-            keys, axis=0, return_index=True, return_inverse=True, return_counts=True
-        )
+        groups = group[candidates]
+        _, first, inverse = np.unique(_sums(groups, pages), return_index=True, return_inverse=True)
         inverse = inverse.reshape(-1)
-        owners[candidates, number] = candidates[first[inverse]]
+        like = first[inverse]
+        # Different pages may have one sum, though hardly ever: such a row goes on alone.
+        same = (groups == groups[like]) & (pages == pages[like]).all(axis=1)
+        owners[candidates[same], number] = candidates[like[same]]
         group[candidates] = inverse
-        candidates = candidates[sizes[inverse] > 1]
+        sizes = np.bincount(inverse[same], minlength=len(first))
+        candidates = candidates[same & (sizes[inverse] > 1)]
     return owners
+
+
+def _sums(groups: _Ints, pages: Int32s) -> npt.NDArray[np.uint64]:
+    """One number for each row of (group, pages), equal for equal rows. Sorting those instead of the rows takes
+    the layout of 128 branches that share 4,000 pages from 60 ms to 3."""
+    factors = _factors(pages.shape[1] + 1)
+    sums: npt.NDArray[np.uint64] = (pages.astype(np.uint64) * factors[1:]).sum(axis=1, dtype=np.uint64)
+    sums += groups.astype(np.uint64) * factors[0]
+    return sums
+
+
+@functools.cache
+def _factors(count: int) -> npt.NDArray[np.uint64]:
+    return np.random.default_rng(0).integers(0, 1 << 64, count, dtype=np.uint64, endpoint=False)
 
 
 def _tiles(rows: _Ints, query_lens: _Ints, kv_lens: _Ints, starts: _Ints, tile_queries: int) -> Int32s:

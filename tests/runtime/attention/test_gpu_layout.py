@@ -1,10 +1,12 @@
 """The cuts of a step for the GPU kernels: every query meets every span that it sees, once."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.runtime.attention import AttentionMetadata
+from ramet.runtime.attention import gpu_layout as module
 from ramet.runtime.attention.gpu_layout import MAX_ITEM_QUERIES, GpuLayout, gpu_layout, has_shared_items
 
 SPAN = 32
@@ -96,3 +98,18 @@ def test_every_query_meets_its_spans_once_through_its_own_slots(data: st.DataObj
     in_tiles = [t for _, first, count, _ in layout.tiles.tolist() for t in range(first, first + count)]
     assert sorted([*in_items, *in_tiles]) == list(range(sum(query_lens)))
     assert all(query_lens[row] > MAX_ITEM_QUERIES for row, *_ in layout.tiles.tolist())
+
+
+def test_rows_whose_sums_collide_share_nothing_that_is_not_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = table(6, 10)
+    for row, like in ((2, 0), (3, 1), (5, 0)):
+        pages[row, :8] = pages[like, :8]
+    metadata = AttentionMetadata([1] * 6, [40] * 6, pages)
+    found = layout_of(metadata, 4)
+    assert [item for item in found.items.tolist() if item[1] == 0] == [[0, 0, 0, 3], [1, 0, 3, 2], [4, 0, 5, 1]]
+    monkeypatch.setattr(module, "_factors", lambda count: np.zeros(count, np.uint64))
+    collided = layout_of(metadata, 4)
+    assert len(collided.pairs) == len(found.pairs) == 12
+    for owner, span, first, count in collided.items.tolist():
+        for token in collided.pairs[first : first + count, 0].tolist():
+            assert owner == token or (span == 0 and np.array_equal(pages[owner, :8], pages[token, :8]))
