@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ramet.kernels import reference
 from ramet.kernels.gpu.experts import BLOCK, ExpertWeights, fused_experts, max_blocks, sort_pairs
+from tests.runtime.executor.graph_fakes import RecordingCapture
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -106,3 +107,14 @@ def test_wrong_arguments_are_refused() -> None:
         fused_experts(x, ExpertWeights(gate_up.half(), down), shares, chosen, "silu")
     with pytest.raises(ValueError, match="scales are"):
         fused_experts(x, ExpertWeights(gate_up.to(torch.int8), down, shares), shares, chosen, "silu")
+
+
+def test_a_captured_call_serves_other_inputs() -> None:
+    weights = ExpertWeights(random(4, 32, 16, seed=2), random(4, 16, 16, seed=3))
+    x = 4 * random(6, 16, seed=1)
+    shares, chosen = routed(6, 4, 2)
+    graph = RecordingCapture().capture(lambda: fused_experts(x, weights, shares, chosen, "silu"))
+    x.copy_(4 * random(6, 16, seed=5))
+    chosen.copy_((chosen + 1) % 4)
+    graph.replay()
+    assert torch.equal(graph.output, fused_experts(x, weights, shares, chosen, "silu"))
