@@ -152,6 +152,10 @@ def select(
     if len(set(choices)) < len(choices):
         twice = next(choice for choice in choices if list(choices).count(choice) > 1)
         raise InvalidRequestError(f"choices has {twice!r} twice; remove one", field="choices")
+    if temperature is None:
+        raise InvalidRequestError(
+            "temperature is None; a select takes none of the run's: leave it out for 0.0", field="temperature"
+        )
     # For the range of both, which is the same as for gen.
     sampling({"temperature": temperature, "seed": seed})
     return Select(

@@ -157,6 +157,7 @@ def test_choices_are_a_select() -> None:
         (lambda: choose("a", ["x", 3]), "choices", "has 3"),
         (lambda: choose("a", ["x", "y", "x"]), "choices", "'x' twice"),
         (lambda: choose("a", ["x"], temperature=-1), "temperature", "temperature is -1"),
+        (lambda: choose("a", ["x"], temperature=None), "temperature", "temperature is None"),
         (lambda: choose("a", ["x"], choices_method="best"), "choices_method", "token_length_normalized, "),
         (lambda: separate_reasoning("x", "gpt"), "model_type", "deepseek-r1"),
         (lambda: image("/no/such/file"), "image", "cannot be read"),
