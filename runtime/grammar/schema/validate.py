@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -49,9 +50,11 @@ class Validator:
         document = load(schema, limits)
         self._patterns = {text: _parsed(text, pointer, limits) for pointer, text in _patterns(document)}
         base = getattr(jsonschema, _CLASSES[document.draft])
+        listed = {"items": partial(_items, base.VALIDATORS["items"])} if document.draft == 2020 else {}
         extended = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
             base,
             {
+                **listed,
                 "pattern": self._pattern,
                 "patternProperties": self._pattern_properties,
                 "additionalProperties": self._additional_properties,
@@ -103,6 +106,19 @@ class Validator:
                 self._finds(text, name) for text in patterns
             ):
                 yield from validator.descend(member, inner, path=name)
+
+
+def _items(
+    one_for_all: Any, validator: Any, items: Any, value: object, schema: Mapping[str, Any]
+) -> "Iterator[ValidationError]":
+    """``items``; a list of them, as earlier drafts have it, is read in 2020-12 too, here as where it is
+    enforced."""
+    if not isinstance(items, list):
+        yield from one_for_all(validator, items, value, schema)
+    elif isinstance(value, list):
+        rest = [schema.get("additionalItems", True)] * max(0, len(value) - len(items))
+        for index, (item, inner) in enumerate(zip(value, [*items, *rest], strict=False)):
+            yield from validator.descend(item, inner, path=index)
 
 
 def _multiple_of(_: Any, factor: Any, value: object, schema: Any) -> "Iterator[ValidationError]":

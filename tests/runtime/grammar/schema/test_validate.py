@@ -94,3 +94,21 @@ def test_a_pattern_that_cannot_be_checked_says_that_strict_is_of_no_use() -> Non
     said = str(error.value)
     assert said.startswith("the schema cannot be enforced at #/properties/k: the pattern")
     assert "strict=false is of no use here; express it without" in said
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"items": [{"const": 1}]}, ["[]", "[1]", '[1, "x"]', "{}"], ["[2]", '["x", 1]']),
+        ({"items": [{"const": 1}], "additionalItems": False}, ["[]", "[1]"], ["[1, 2]", "[2]"]),
+        ({"items": [True], "additionalItems": {"type": "null"}}, ["[5, null, null]"], ["[5, null, 6]"]),
+        ({"prefixItems": [True], "items": {"type": "null"}}, ["[5, null]"], ["[5, 6]"]),
+        ({"items": {"items": [{"const": 1}]}}, ["[[1], []]"], ["[[1], [2]]"]),
+    ],
+)
+def test_a_list_of_items_is_read_in_the_newest_draft_too(
+    schema: object, right: list[str], wrong: list[str]
+) -> None:
+    validator = Validator(json.dumps(schema))
+    assert [text for text in right if validator.problems(text)] == []
+    assert [text for text in wrong if not validator.problems(text)] == []
