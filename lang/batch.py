@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ramet.lang.compiler.hoist import PrefixGate
 from ramet.lang.compiler.shared_calls import SharedCalls
 from ramet.lang.interpreter import Common
-from ramet.lang.loop_thread import Started, bodies_loop, branches_loop
+from ramet.lang.loop_thread import Started, bodies_loop, branches_loop, outcome_of
 from ramet.lang.progress import batch_progress
 from ramet.lang.session import Invocation, Session
 from ramet.lang.state import ProgramState
@@ -79,7 +79,7 @@ class Batch:
         try:
             started.start()
             for outcome in outcomes:
-                yield outcome.result()
+                yield outcome_of(outcome)
         finally:
             started.cancel()
 

@@ -23,6 +23,11 @@ LEAVING_TIME = 1.0
 """Seconds that closing waits for those who use a loop from other threads."""
 
 
+LOOKING_TIME = 0.5
+"""Seconds after which the main thread looks whether Ctrl-C came. Python tells it at once, but for a signal that
+comes in the moment before it blocks, of which it would hear when it is woken."""
+
+
 class Calls(Protocol):
     """What branches need of the event loop that they run on."""
 
@@ -94,7 +99,7 @@ class LoopThread:
         started = Started(self, coroutine)
         try:
             started.start()
-            return started.outcome.result()
+            return outcome_of(started.outcome)
         except BaseException:
             started.cancel()
             raise
@@ -163,7 +168,8 @@ class Started(Generic[T]):
     def cancel(self) -> None:
         """Cancels it if it still runs, and waits for its end."""
         if not self.outcome.done() and self._thread.call(self._cancel_task):
-            wait([self.outcome])
+            while not wait([self.outcome], looking_time()).done:
+                pass
 
     def _cancel_task(self) -> None:
         if self._task is not None:
@@ -179,6 +185,18 @@ class Started(Generic[T]):
             self.outcome.set_exception(error)
         else:
             self.outcome.set_result(task.result())
+
+
+def looking_time() -> float | None:
+    """How long this thread may block at once; None: it is not the main one, which alone is interrupted."""
+    return LOOKING_TIME if threading.current_thread() is threading.main_thread() else None
+
+
+def outcome_of(future: Future[T]) -> T:
+    """As ``future.result()``, and Ctrl-C is heard."""
+    while not wait([future], looking_time()).done:
+        pass
+    return future.result()
 
 
 def branches_loop() -> LoopThread:

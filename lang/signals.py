@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from ramet.lang.loop_thread import refuse_to_block_branches
+from ramet.lang.loop_thread import looking_time, refuse_to_block_branches
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ class Signal:
             refuse_to_block_branches()
             event = threading.Event()
             if self._enlist(event.set, condition):
-                event.wait()
+                while not event.wait(looking_time()):
+                    pass
 
     async def wait_async(self, condition: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()

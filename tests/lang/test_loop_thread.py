@@ -1,16 +1,25 @@
 """Event loops on threads: outcomes, interruption, closing, and processes that fork."""
 
+import _thread
 import asyncio
 import contextvars
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import pytest
 
 from ramet.lang import ProgramStructureError, loop_thread
-from ramet.lang.loop_thread import Args, LoopThread, bodies_loop, branches_loop, refuse_to_block_branches
+from ramet.lang.loop_thread import (
+    Args,
+    LoopThread,
+    bodies_loop,
+    branches_loop,
+    looking_time,
+    outcome_of,
+    refuse_to_block_branches,
+)
 
 
 def test_run_gives_results_and_errors_in_the_callers_context() -> None:
@@ -187,3 +196,30 @@ def test_an_interruption_while_it_is_started_leaves_nothing_running(runs_already
         thread.run(main())
     assert ended == (["cleaned up"] if runs_already else [])
     thread.close()
+
+
+def test_an_interrupt_that_wakes_nobody_is_heard() -> None:
+    """As of a signal that comes in the moment before the main thread blocks."""
+    thread = LoopThread("interrupted")
+    ended: list[str] = []
+
+    async def sleep() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("ended")
+
+    threading.Timer(0.05, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(sleep())
+    assert ended == ["ended"]
+    thread.close()
+
+
+def test_an_outcome_is_waited_for_on_any_thread() -> None:
+    future: Future[int] = Future()
+    threading.Timer(0.05, future.set_result, [3]).start()
+    assert outcome_of(future) == 3
+    assert looking_time() is not None
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(looking_time).result() is None

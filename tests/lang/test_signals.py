@@ -1,7 +1,10 @@
 """Signals wake threads and coroutines, and no notice is missed."""
 
+import _thread
 import asyncio
 import threading
+
+import pytest
 
 from ramet.lang.signals import Signal, Steps, finish, finish_async
 
@@ -60,3 +63,21 @@ def test_a_waiter_whose_loop_is_gone_does_no_harm() -> None:
     asyncio.run(give_up())
     counter.increase()
     assert finish(counter.reaching(1)) == 1
+
+
+def test_an_interrupt_that_wakes_nobody_is_heard() -> None:
+    """As of a signal that comes in the moment before the main thread blocks."""
+    signal, ended = Signal(), threading.Event()
+
+    def give_up() -> None:
+        ended.set()
+        signal.notify()
+
+    rescue = threading.Timer(30, give_up)
+    rescue.daemon = True
+    rescue.start()
+    threading.Timer(0.05, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        signal.wait(ended.is_set)
+    rescue.cancel()
+    assert not ended.is_set()
