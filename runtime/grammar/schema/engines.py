@@ -36,6 +36,7 @@ class _Facts:
     is_loose: bool = False
     has_escaped: bool = False
     hangs: bool = False
+    is_widened: bool = False
 
 
 Known = dict[str, tuple[_Facts, ...]]
@@ -124,6 +125,9 @@ def _xgrammar(part: Schema, known: Known) -> Found:
     if "multipleOf" in part and part.get("type") != "integer":
         yield "multipleOf", "may ignore multipleOf of numbers"
     yield from _pattern(part, known)
+    for keyword, facts in _patterns(part, known):
+        if facts.is_widened:
+            yield keyword, "may misread a repetition inside of an alternative or of a bounded repetition"
     if (
         part.get("type") == "object"
         and "patternProperties" in part
@@ -208,6 +212,7 @@ def _facts(text: str, limits: SchemaLimits) -> tuple[_Facts, ...]:
             is_loose=any(map(is_loose, classes)),
             has_escaped=any(map(_has_escaped, classes)),
             hangs=_hangs(tree, inside=False),
+            is_widened=_is_widened(tree, inside=False),
         )
         for tree in trees
         for classes in [_classes(tree)]
@@ -250,6 +255,20 @@ def _hangs(tree: Regex, *, inside: bool) -> bool:
             wide = high is None or high - low > 1
             bounded = high is not None and high > 2
             return (inside and wide) or _hangs(item, inside=inside or bounded)
+        case _:
+            return False
+
+
+def _is_widened(tree: Regex, *, inside: bool) -> bool:
+    """A repetition without a fixed count stands inside an alternative, or inside a repetition that has a bound:
+    of ``^a(?:b+c)?$`` xgrammar's automaton takes "ab", of ``^(?:c{1,2}|c)$`` any number of c."""
+    match tree:
+        case Seq(items):
+            return any(_is_widened(item, inside=inside) for item in items)
+        case Alt(items):
+            return any(_is_widened(item, inside=True) for item in items)
+        case Repeat(item, low, high):
+            return (inside and low != high) or _is_widened(item, inside=inside or high is not None)
         case _:
             return False
 
