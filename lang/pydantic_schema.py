@@ -1,13 +1,17 @@
-"""The JSON Schema of a pydantic model, as strict about decimal numbers as the model itself."""
+"""The JSON Schema of what pydantic reads, as strict about decimal numbers and times as pydantic itself."""
 
+from collections.abc import Callable
 from typing import Any
+
+from ramet.lang.times import NAIVE_DATETIME
 
 MAX_PLACES = 10
 """Decimal places that a multiple of a JSON Schema is written with; engines know no finer ones."""
 
 
-def pydantic_schema(model: Any, ref_template: str) -> dict[str, Any]:
-    """``model_json_schema``, in which a Decimal is a number of the digits that the model reads.
+def pydantic_schema(json_schema: Callable[..., dict[str, Any]], ref_template: str) -> dict[str, Any]:
+    """What ``json_schema`` writes (a model's ``model_json_schema`` or a TypeAdapter's method), in which a
+    Decimal is a number of the digits that are read, and a datetime without a zone has none.
 
     pydantic's own schema lets any text stand for a Decimal, and numbers of any number of digits: an answer that
     it permits, the model would refuse.
@@ -23,7 +27,12 @@ def pydantic_schema(model: Any, ref_template: str) -> dict[str, Any]:
                 return written
             return decimal_numbers(number, schema.get("max_digits"), schema.get("decimal_places"))
 
-    return dict(model.model_json_schema(ref_template=ref_template, schema_generator=ExactSchema))
+        def datetime_schema(self, schema: Any) -> dict[str, Any]:
+            if schema.get("tz_constraint") == "naive":
+                return {"type": "string", "pattern": NAIVE_DATETIME}
+            return super().datetime_schema(schema)
+
+    return dict(json_schema(ref_template=ref_template, schema_generator=ExactSchema))
 
 
 def decimal_numbers(number: dict[str, Any], max_digits: int | None, places: int | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 
 from ramet.lang.backends import tool_json
 from ramet.lang.backends.base import ToolSpec
+from ramet.lang.pydantic_types import PydanticValue, is_pydantic_default, stand_in
 from ramet.lang.tool_callables import ToolCallable, tool_callable
 from ramet.lang.values import convert_inner, type_schema
 from ramet.runtime.protocol import InvalidRequestError
@@ -31,8 +32,9 @@ class Tool:
     @classmethod
     def of(cls, function: "Callable[..., Any] | Tool") -> "Tool":
         """From a function's name, docstring and type hints. ``Annotated[int, "how many"]`` describes a
-        parameter, as a line ``name: ...`` in the docstring does. Methods, partials and objects that can be
-        called are as good; a dataclass, pydantic model, msgspec struct or NamedTuple is called to make one.
+        parameter, as pydantic's ``Field(description="how many")`` or the docstring's line ``name: ...`` does.
+        Methods, partials and objects that can be called are as good; a dataclass, pydantic model, msgspec
+        struct or NamedTuple is called to make one.
 
         Raises:
             InvalidRequestError: it has no name, or a parameter has no type hint, or one without JSON Schema,
@@ -42,8 +44,8 @@ class Tool:
             return function
         called = tool_callable(function)
         name, text = called.name, called.docstring
-        arguments_type = _arguments_type(called)
         try:
+            arguments_type = _arguments_type(called)
             schema = _unwrapped(type_schema(arguments_type))
         except InvalidRequestError as error:
             raise InvalidRequestError(
@@ -66,7 +68,10 @@ class Tool:
     def arguments(self, arguments: object) -> dict[str, Any]:
         """Checked and converted to the hints' types. Raises ValueError that says what is wrong."""
         struct = msgspec.convert(arguments, self.arguments_type, dec_hook=convert_inner)
-        return {field: getattr(struct, field) for field in struct.__struct_fields__}
+        values = {field: getattr(struct, field) for field in struct.__struct_fields__}
+        return {
+            field: value.value if isinstance(value, PydanticValue) else value for field, value in values.items()
+        }
 
     def run(self, arguments: object) -> Any:
         """The function's result (of an ``async def`` function, to be awaited) for arguments from JSON."""
@@ -120,11 +125,16 @@ def check_on_error(value: object, field: str) -> None:
 def _arguments_type(called: ToolCallable) -> type[msgspec.Struct]:
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for parameter in called.parameters:
-        hint = called.hints[parameter.name]
-        if parameter.default is parameter.empty:
+        hint, default = called.hints[parameter.name], parameter.default
+        if is_pydantic_default(default):
+            hint = Annotated[hint, default]
+            is_required = default.is_required()
+            default = parameter.empty if is_required else default.get_default(call_default_factory=True)
+        hint = stand_in(hint, parameter.name)
+        if default is parameter.empty:
             fields.append((parameter.name, hint))
         else:
-            fields.append((parameter.name, hint, _default(parameter.default)))
+            fields.append((parameter.name, hint, _default(default)))
     return msgspec.defstruct(called.name, fields, kw_only=True, forbid_unknown_fields=True)
 
 

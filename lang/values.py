@@ -4,12 +4,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 
 from ramet.lang.ir import Parse
 from ramet.lang.pydantic_schema import pydantic_schema
+from ramet.lang.pydantic_types import PydanticModel, PydanticValue, pydantic_adapter
+from ramet.lang.times import NAIVE_TIME, with_times
 from ramet.runtime.protocol import Choice, GrammarSpec, InvalidRequestError, JsonSchema, Regex
 from ramet.runtime.protocol.nesting import MAX_NESTING, is_nested_within, json_is_nested_within
 
@@ -23,36 +25,30 @@ class Constraint:
     parse: Parse = str
 
 
-@runtime_checkable
-class _PydanticModel(Protocol):
-    """pydantic's BaseModel class, of which ramet knows these methods and no more."""
-
-    __name__: str
-
-    def model_json_schema(self, *, ref_template: str = ..., schema_generator: Any = ...) -> dict[str, Any]: ...
-
-    def model_validate(self, obj: object) -> object: ...
-
-    def model_validate_json(self, json_data: str) -> object: ...
-
-
 @dataclass(frozen=True, slots=True)
 class JsonAs:
-    """Reads JSON text as an instance of ``type``."""
+    """Reads JSON text as an instance of ``type``. ``adapter``: pydantic's, where it is the one to read it."""
 
     type: Any
+    adapter: Any = None
 
     def __call__(self, text: str) -> object:
         # pydantic's and msgspec's errors are ValueErrors both.
-        if isinstance(self.type, _PydanticModel):
+        if self.adapter is not None:
+            value: object = self.adapter.validate_json(text)
+            return value
+        if isinstance(self.type, PydanticModel):
             return self.type.model_validate_json(text)
         return msgspec.json.decode(text, type=self.type, dec_hook=convert_inner)
 
 
 def convert_inner(type_: Any, value: object) -> object:
-    """msgspec's dec_hook for types that it does not know itself: pydantic's models inside of others."""
-    if isinstance(type_, _PydanticModel):
-        return type_.model_validate(value)
+    """msgspec's dec_hook for types that it does not know itself: those of pydantic inside of others."""
+    # From JSON again: pydantic reads a text as a date where it stands in JSON, but not anywhere.
+    if isinstance(type_, PydanticModel):
+        return type_.model_validate_json(json.dumps(value))
+    if isinstance(type_, type) and issubclass(type_, PydanticValue):
+        return type_.read(value)
     raise TypeError(f"{type_!r} is no type that JSON is read as")
 
 
@@ -91,6 +87,7 @@ _TEXTS: Mapping[object, str] = MappingProxyType(
         "decimal": r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$",
         "base64": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
         "duration": rf"^-?P(?:[0-9]{{1,5}}D(?:T{_TIME})?|T{_TIME})$",
+        "partial-time": NAIVE_TIME,
     }
 )
 """Formats and encodings that types are stricter about, or that JSON Schema does not know: what can be read."""
@@ -108,7 +105,8 @@ def dtype_constraint(dtype: object) -> Constraint:
 
 def json_constraint(schema: object, *, strict: bool = True) -> Constraint:
     """For a JSON Schema as a dict or as text, whose value is the JSON text; or for a type (a pydantic model, a
-    dataclass, or another one that msgspec knows: ``list[int]``, TypedDict), whose value is an instance.
+    dataclass, or another one that msgspec or pydantic knows: ``list[int]``, TypedDict, ``Annotated[int,
+    Field(ge=1)]``), whose value is an instance.
     ``strict``: as in JsonSchema.
     """
     match schema:
@@ -117,30 +115,39 @@ def json_constraint(schema: object, *, strict: bool = True) -> Constraint:
         case dict() | bool():
             return Constraint(JsonSchema(json_document(schema, "json_schema"), strict=strict))
         case _:
-            text = JsonSchema.of(type_schema(schema)).schema
-            return Constraint(JsonSchema(text, strict=strict), (), JsonAs(schema))
+            adapter = pydantic_adapter(schema)
+            text = JsonSchema.of(_type_schema(schema, adapter)).schema
+            return Constraint(JsonSchema(text, strict=strict), (), JsonAs(schema, adapter))
 
 
 def type_schema(type_: Any) -> dict[str, Any]:
     """The JSON Schema of a type. Its objects have no other properties than those the type declares, unless the
     type says that it keeps others: what it would throw away again need not be generated.
     """
-    if isinstance(type_, _PydanticModel):
-        return _closed(pydantic_schema(type_, "#/$defs/{model}"))
+    return _type_schema(type_, pydantic_adapter(type_))
+
+
+def _type_schema(type_: Any, adapter: Any) -> dict[str, Any]:
     definitions: dict[str, Any] = {}
 
     def schema_of_inner(inner: Any) -> dict[str, Any]:
-        """A pydantic model's, its definitions among those of the whole."""
-        if not isinstance(inner, _PydanticModel):
+        """pydantic's, its definitions among those of the whole."""
+        is_value = isinstance(inner, type) and issubclass(inner, PydanticValue)
+        if not is_value and not isinstance(inner, PydanticModel):
             raise TypeError(f"{inner!r} has no JSON schema")
         name = inner.__name__
-        schema = pydantic_schema(inner, f"#/$defs/{name}.{{model}}")
+        json_schema = inner.adapter.json_schema if is_value else inner.model_json_schema
+        schema = pydantic_schema(json_schema, f"#/$defs/{name}.{{model}}")
         inner_definitions = schema.pop("$defs", {})
         definitions.update({f"{name}.{key}": value for key, value in inner_definitions.items()})
         return schema
 
     try:
-        schema = msgspec.json.schema(type_, schema_hook=schema_of_inner)
+        if adapter is not None:
+            return _closed(pydantic_schema(adapter.json_schema, "#/$defs/{model}"))
+        if isinstance(type_, PydanticModel):
+            return _closed(pydantic_schema(type_.model_json_schema, "#/$defs/{model}"))
+        schema = with_times(msgspec.json.schema(type_, schema_hook=schema_of_inner), type_)
         if definitions:
             schema["$defs"] = {**schema.get("$defs", {}), **definitions}
         return _closed(schema)

@@ -83,7 +83,7 @@ def test_other_fields_are_as_pydantic_writes_them() -> None:
         inner: list[Inner]
         name: str
 
-    schema = pydantic_schema(Outer, "#/$defs/{model}")
+    schema = pydantic_schema(Outer.model_json_schema, "#/$defs/{model}")
     assert schema["$defs"]["Inner"]["properties"]["price"]["type"] == "number"
     plain = Outer.model_json_schema()
     assert json.dumps(schema["properties"]) == json.dumps(plain["properties"])
