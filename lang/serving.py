@@ -122,7 +122,8 @@ class ServedProgram:
             await finish_async(self._execution.becoming_quiet())
             await asyncio.gather(*watchers)
         except asyncio.CancelledError:
-            self._execution.cancel("its client has left")
+            if self._cancelled is None:
+                self._execution.cancel("its time was over")
             await finish_async(self._execution.becoming_quiet())
             raise
         finally:
@@ -149,9 +150,9 @@ class ServedProgram:
         ids, answered = waiting
         given = {result.id: result.content for result in results.results}
         if len(given) < len(results.results) or set(given) != set(ids):
+            of_calls = f"for the calls {', '.join(sorted(given))[:200]}" if given else "for no call"
             raise InvalidRequestError(
-                f"results are for the calls {', '.join(sorted(given))[:200]}; give one for each of "
-                f"{', '.join(ids)}",
+                f"results are {of_calls}; give one for each of {', '.join(ids)}",
                 field="results",
             )
         del self._tools_asked[results.variable]

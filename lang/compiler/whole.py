@@ -182,7 +182,7 @@ class _Encoder:
                 return programs.Select(
                     variable=self._names[id(variable)],
                     options=list(request.options),
-                    normalization=request.normalization,
+                    normalization=request.normalization,  # type: ignore[arg-type]
                     temperature=request.temperature,
                     seed=request.seed,
                     priority=request.priority,

@@ -99,8 +99,7 @@ class Select(_Operation, frozen=True, tag="select"):
 
     variable: str
     options: list[str]
-    normalization: str = "token_length"
-    """token_length, greedy, unconditional or sum."""
+    normalization: Literal["token_length", "greedy", "unconditional", "sum"] = "token_length"
     temperature: float = 0.0
     """0: the best one; above, one is drawn."""
     seed: int | None = None

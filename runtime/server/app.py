@@ -225,13 +225,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await asyncio.to_thread(state.tracing.close)
 
 
-async def _http_error(_request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, in OpenAI's body."""
+    """404 and 405 of the router."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     ours = [route for route, _, _ in _POST] + [route for route, _ in (*_GET, *_DELETE)]
@@ -255,4 +255,4 @@ async def _no_route(request: Request, error: Exception) -> Response:
     )
     if status == error.status_code:
         answer.headers.update(error.headers or {})
-    return error_response(answer)
+    return error_response(answer, path)

@@ -49,9 +49,12 @@ async def read_object(request: Request, *, max_bytes: int, max_depth: int, secon
         async with asyncio.timeout(seconds):
             body = await _read(request, max_bytes)
     except TimeoutError:
-        raise bad_request(
+        refusal = bad_request(
             f"the body did not come within {seconds:g} s (--read-timeout)", code="body_timeout", status=408
-        ) from None
+        )
+        # What is left of it would keep the connection open for as long as it trickles in.
+        refusal.headers["connection"] = "close"
+        raise refusal from None
     if len(body) > LARGE_BODY:
         return await asyncio.to_thread(_decode_object, body, max_depth)
     return _decode_object(body, max_depth)

@@ -1,4 +1,4 @@
-"""What a client is told when something goes wrong: OpenAI's error body and the right status."""
+"""What a client is told when something goes wrong: OpenAI's or Anthropic's error body and the right status."""
 
 import msgspec
 from starlette.responses import Response
@@ -8,6 +8,17 @@ from ramet.runtime.protocol.wire import ErrorBody, ErrorDetail, error_detail, ht
 
 MAX_MESSAGE_CHARS = 1000
 """A client's own input comes back in messages; a small request must not get a huge answer."""
+
+ANTHROPIC_ROUTES = "/v1/messages"
+"""What is asked below it is answered in Anthropic's form."""
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 class HttpError(Exception):
@@ -49,6 +60,16 @@ def overloaded(retry_after: int) -> HttpError:
         message=f"the server's queue is full; try again in {retry_after} s",
         type="rate_limit_error",
         code="queue_full",
+    )
+    return HttpError(429, detail, {"retry-after": str(retry_after)})
+
+
+def too_many_programs(limit: int, retry_after: int) -> HttpError:
+    detail = ErrorDetail(
+        message=f"{limit} programs run, which is the server's limit (--max-programs); try again in "
+        f"{retry_after} s",
+        type="rate_limit_error",
+        code="too_many_programs",
     )
     return HttpError(429, detail, {"retry-after": str(retry_after)})
 
@@ -117,5 +138,16 @@ def error_body(error: HttpError) -> bytes:
     return msgspec.json.encode(ErrorBody(error=msgspec.structs.replace(detail, message=message, param=param)))
 
 
-def error_response(error: HttpError) -> Response:
-    return Response(error_body(error), error.status, error.headers, "application/json")
+def anthropic_body(error: HttpError) -> bytes:
+    """An error in Anthropic's form."""
+    other = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(error.status, other)
+    message = error.detail.message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+
+
+def error_response(error: HttpError, path: str) -> Response:
+    """``path``: what was asked for; it says whose form the body has."""
+    is_anthropics = path == ANTHROPIC_ROUTES or path.startswith(f"{ANTHROPIC_ROUTES}/")
+    body = anthropic_body(error) if is_anthropics else error_body(error)
+    return Response(body, error.status, error.headers, "application/json")

@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.requests import Request
@@ -13,7 +12,7 @@ from ramet.runtime.protocol import InvalidRequestError, RametError
 from ramet.runtime.server.body import convert, split
 from ramet.runtime.server.chat_prompt import ChatPrompt
 from ramet.runtime.server.chat_writer import AnswerHead, ChatWriter
-from ramet.runtime.server.errors import HttpError, openai_error
+from ramet.runtime.server.errors import HttpError, anthropic_body, openai_error
 from ramet.runtime.server.gateway import Job
 from ramet.runtime.server.messages_fields import MessagesFields, chosen_tools, conversation, sampling
 from ramet.runtime.server.messages_writer import MessagesWriter
@@ -25,14 +24,6 @@ RECORDS = (MessagesFields, RoutingFields)
 """What a body's fields are spread over."""
 
 RENAMED = {"stop": "stop_sequences", "prompts": "messages"}
-ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
 
 
 class AnthropicFraming(Framing):
@@ -46,36 +37,14 @@ class AnthropicFraming(Framing):
         return b""
 
     def error(self, error: HttpError) -> bytes:
-        return self.frame(error_data(error))
+        return self.frame(anthropic_body(error))
 
 
 class _Typed(msgspec.Struct):
     type: str
 
 
-def error_data(error: HttpError) -> bytes:
-    """An error in Anthropic's body."""
-    kind = ERROR_TYPES.get(error.status, "api_error")
-    message = error.detail.message[:1000].encode("utf-8", "replace").decode()
-    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
-
-
-def anthropic_errors(
-    endpoint: Callable[[Request], Awaitable[Response]],
-) -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint, with its errors in Anthropic's body."""
-
-    async def told(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except HttpError as error:
-            return Response(error_data(error), error.status, error.headers, "application/json")
-
-    told.__name__, told.__doc__ = endpoint.__name__, endpoint.__doc__
-    return told
-
-
-async def _messages(request: Request) -> Response:
+async def messages(request: Request) -> Response:
     """POST /v1/messages"""
     state = state_of(request)
     own_part, routing_part = split(await state.read(request), *RECORDS)
@@ -115,7 +84,7 @@ async def _messages(request: Request) -> Response:
     )
 
 
-async def _count_tokens(request: Request) -> Response:
+async def count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens"""
     state = state_of(request)
     fields = convert(split(await state.read(request), MessagesFields)[0], MessagesFields)
@@ -132,7 +101,3 @@ async def _prompt(state: ServerState, fields: MessagesFields) -> ChatPrompt:
     state.prompt_size.check([fields.messages, fields.system, fields.tools], "messages")
     chat = conversation(fields, reads_thinking="enable_thinking" in state.chat_model.template)
     return await asyncio.to_thread(state.chat_model.prompt, chat, chosen_tools(fields), None)
-
-
-messages = anthropic_errors(_messages)
-count_tokens = anthropic_errors(_count_tokens)

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ramet.runtime.server.errors import HttpError, bad_request, error_response, internal_error
+from ramet.runtime.server.errors import ANTHROPIC_ROUTES, HttpError, bad_request, error_response, internal_error
 from ramet.runtime.server.metrics import ServerMetrics
 from ramet.runtime.server.responding import CLIENT_GONE
 from ramet.runtime.server.tracing import NoTracing, RequestSpan, Tracing
@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 PROBES = frozenset(("/health", "/ready", "/metrics", "/activity", "/cache_tree"))
 """Machines and pages ask them every second: they are not traced."""
-_ANTHROPIC_ROUTES = "/v1/messages"
-"""Clients look for the id under another name there."""
 _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 """What a client's own id may be to go into the log and back in a header."""
 
@@ -28,7 +26,7 @@ _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 class RequestMiddleware:
     """Gives each request an ``x-request-id`` (the client's own where it sent a plain one), logs and counts it.
 
-    HttpError becomes its answer; any other exception a 500 with OpenAI's body, its cause in the log.
+    HttpError becomes its answer; any other exception a 500, its cause in the log.
     """
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics, tracing: Tracing) -> None:
@@ -58,7 +56,8 @@ class RequestMiddleware:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
-                if scope["path"].startswith(_ANTHROPIC_ROUTES):
+                if scope["path"].startswith(ANTHROPIC_ROUTES):
+                    # Clients look for it under another name there.
                     headers["request-id"] = request_id
             await send(message)
 
@@ -67,14 +66,14 @@ class RequestMiddleware:
             await self._app(scope, receive, send_with_id)
         except HttpError as error:
             if status == 0:
-                await error_response(error)(scope, receive, send_with_id)
+                await error_response(error, scope["path"])(scope, receive, send_with_id)
         except ClientDisconnect:
             # While its body was read: there is nobody to answer.
             status = CLIENT_GONE
         except Exception:
             logger.exception("request %s failed", request_id)
             if status == 0:
-                await error_response(internal_error())(scope, receive, send_with_id)
+                await error_response(internal_error(), scope["path"])(scope, receive, send_with_id)
         finally:
             route = route_pattern(scope)
             self._metrics.answered(route, status)

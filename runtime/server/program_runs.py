@@ -18,7 +18,7 @@ from ramet.runtime.server.errors import (
     deadline_exceeded,
     draining,
     internal_error,
-    overloaded,
+    too_many_programs,
 )
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.kept_programs import KEPT_SECONDS, KeptPrograms
@@ -160,7 +160,7 @@ class ProgramRuns:
         if self._gateway.is_draining:
             raise draining()
         if len(self._live) >= self._limit:
-            raise overloaded(RETRY_SECONDS)
+            raise too_many_programs(self._limit, RETRY_SECONDS)
         program_id = f"prog_{secrets.token_hex(12)}"
         span = self._gateway.tracing.program(program_id, request.program.name)
         # What a program begins is part of its span, and so is what that begins.

@@ -88,7 +88,7 @@ class TenantMiddleware:
             return
         tenant = self._keys.tenant(sent_key(Headers(scope=scope)))
         if tenant is None and scope["path"] not in self._open_routes:
-            await error_response(unauthorized())(scope, receive, send)
+            await error_response(unauthorized(), scope["path"])(scope, receive, send)
             return
         scope.setdefault("state", {})["tenant"] = tenant or Tenant()
         await self._app(scope, receive, send)

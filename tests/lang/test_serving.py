@@ -169,10 +169,13 @@ def test_whoever_stops_waiting_ends_it() -> None:
     async def main() -> None:
         engine = SayingEngine(small_tokenizer(CHATML), [CALL])
         asked = asyncio.Event()
+        reasons = []
 
         def tell(event: programs.ProgramEvent) -> None:
             if isinstance(event, programs.ToolCallsMade):
                 asked.set()
+            if isinstance(event, programs.VariableFailed):
+                reasons.append(event.error.message)
 
         served = ProgramRunner(engine).start(ASKING, engine, tell, program_id="p")
         task = asyncio.create_task(served.run())
@@ -181,6 +184,7 @@ def test_whoever_stops_waiting_ends_it() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert reasons == ["the program was cancelled: its time was over"]
 
     asyncio.run(main())
 

@@ -22,6 +22,8 @@ from ramet.runtime.server.errors import (
     error_response,
     openai_error,
     overloaded,
+    too_many_programs,
+    unauthorized,
 )
 
 
@@ -56,7 +58,30 @@ def test_a_message_is_bounded_and_always_text() -> None:
 
 
 def test_answers_that_say_when_to_come_back() -> None:
-    response = error_response(overloaded(7))
+    response = error_response(overloaded(7), "/v1/completions")
     assert (response.status_code, response.headers["retry-after"]) == (429, "7")
     assert [error.status for error in (deadline_exceeded(1.5), cut_by_shutdown())] == [504, 503]
     assert isinstance(overloaded(1), HttpError)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (bad_request("x", status=400), "invalid_request_error"),
+        (unauthorized(), "authentication_error"),
+        (bad_request("x", status=405), "invalid_request_error"),
+        (bad_request("x", status=408), "invalid_request_error"),
+        (bad_request("x", status=413), "request_too_large"),
+        (bad_request("x", status=415), "invalid_request_error"),
+        (too_many_programs(3, 1), "rate_limit_error"),
+        (cut_by_shutdown(), "overloaded_error"),
+        (deadline_exceeded(1), "timeout_error"),
+    ],
+)
+def test_what_is_asked_in_anthropics_form_is_refused_in_it(error: HttpError, kind: str) -> None:
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        response = error_response(error, path)
+        told = {"type": "error", "error": {"type": kind, "message": str(error)}}
+        assert (response.status_code, json.loads(bytes(response.body))) == (error.status, told)
+    assert "error" in json.loads(bytes(error_response(error, "/v1/messagesx").body))
+    assert "type" not in json.loads(bytes(error_response(error, "/v1/completions").body))

@@ -179,3 +179,13 @@ def test_anthropics_own_client() -> None:
             client.messages.create(model="speaking", messages=messages, max_tokens=0)
         with pytest.raises(anthropic.AuthenticationError):
             client.with_options(api_key="wrong").messages.create(**fields)
+
+
+def test_what_is_no_route_is_told_in_anthropics_form(server: Served) -> None:
+    for path, status, kind in (
+        ("/v1/messages", 405, "invalid_request_error"),
+        ("/v1/messages/batches", 404, "not_found_error"),
+    ):
+        answer = server.get(path)
+        assert (answer.status_code, answer.json()["type"]) == (status, "error")
+        assert answer.json()["error"]["type"] == kind

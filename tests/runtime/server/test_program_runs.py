@@ -103,7 +103,8 @@ def test_there_are_so_many_at_most() -> None:
         first, second = runs.open(PROGRAM, Tenant("a")), runs.open(PROGRAM, Tenant("b"))
         with pytest.raises(HttpError) as refused:
             runs.open(PROGRAM, Tenant("a"))
-        assert refused.value.status == 429
+        assert (refused.value.status, refused.value.detail.code) == (429, "too_many_programs")
+        assert "--max-programs" in refused.value.detail.message
         await runs.close(first)
         await runs.close(first)
         assert Runner.started[0].was_cancelled

@@ -229,7 +229,7 @@ def test_the_deadline_ends_it() -> None:
 
 def test_programs_are_bounded_and_their_calls_wait_for_room() -> None:
     with served(ServerConfig(max_programs=0)) as server:
-        assert error_of(run(server, CHAIN), 429)["code"] == "queue_full"
+        assert error_of(run(server, CHAIN), 429)["code"] == "too_many_programs"
         assert server.get("/model_info").json()["programs"] == 0
     with served(ServerConfig(max_queued_requests=0), width=1) as server:
         assert values(server, FORKED) == JOINED

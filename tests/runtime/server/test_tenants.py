@@ -28,6 +28,8 @@ def test_every_route_but_health_needs_a_key() -> None:
         for headers in (with_key("k1"), with_key("k2"), {"x-api-key": "k2"}, {"authorization": "bearer k1"}):
             assert server.get("/v1/models", headers=headers).status_code == 200
         assert server.get("/v1/models").headers["www-authenticate"] == "Bearer"
+        told = server.post("/v1/messages", {"model": "speaking"})
+        assert (told.status_code, told.json()["error"]["type"]) == (401, "authentication_error")
 
 
 def test_tenants_share_no_prefix() -> None:
