@@ -175,18 +175,22 @@ class EngineLoop:
 
     def _run(self, core: Core) -> None:
         desk = _Desk(core)
-        if isinstance(core, HearableCore):
-            core.hear(desk.deliver_early)
         # A message stays here until it has been dealt with, so that none is lost when the loop ends.
         taken: deque[_Message] = deque()
         death = EngineDeadError("the engine was closed; create a new one")
         try:
+            if isinstance(core, HearableCore):
+                core.hear(desk.deliver_early)
             self._serve(core, desk, taken)
         except BaseException as cause:
             logger.exception("the engine failed")
             death = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
             death.__cause__ = cause
-        core.close()
+        try:
+            core.close()
+        except Exception:
+            # Whoever waits is told all the same.
+            logger.exception("the engine could not be closed whole")
         with self._lock:
             self._death = death
         desk.end(death, [*taken, *self._take_all()])

@@ -31,6 +31,7 @@ class CountingCore:
         self.gate.set()
         self.stepping = threading.Event()
         """A step has begun."""
+        self.close_failure: Exception | None = None
         self.num_checks = 0
         self.checked = threading.Event()
 
@@ -85,7 +86,8 @@ class CountingCore:
         return 7
 
     def close(self) -> None:
-        pass
+        if self.close_failure is not None:
+            raise self.close_failure
 
     def check_integrity(self) -> None:
         self.num_checks += 1

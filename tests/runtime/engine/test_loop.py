@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import threading
 import weakref
@@ -175,6 +176,38 @@ def test_closing_ends_what_runs_and_refuses_what_comes_later(core: CountingCore)
     assert str(delivery.error) == "the engine was closed; create a new one"
     with pytest.raises(EngineDeadError, match="was closed"):
         loop.submit([request("b")], ThreadSink())
+
+
+def test_a_core_that_fails_to_close_keeps_nobody_waiting(core: CountingCore) -> None:
+    loop = EngineLoop(core, INFO)
+    sink = ThreadSink()
+    core.gate.clear()
+    loop.submit([request("a", 10**9)], sink)
+    core.stepping.wait(60)
+    core.failure = core.close_failure = ZeroDivisionError("cause")
+    core.gate.set()
+    delivery = sink.get()
+    while not isinstance(delivery, Failure):
+        delivery = sink.get()
+    assert str(delivery.error) == "the engine failed: ZeroDivisionError: cause"
+    loop.close()
+
+
+def test_a_core_that_cannot_begin_fails_what_is_sent() -> None:
+    class Deaf(CountingCore):
+        def hear(self, _listener: object) -> None:
+            raise OSError("no ears")
+
+    loop = EngineLoop(Deaf(), INFO)
+    sink = ThreadSink()
+    with contextlib.suppress(EngineDeadError):
+        loop.submit([request("a")], sink)
+        delivery = sink.get()
+        assert isinstance(delivery, Failure)
+        raise delivery.error
+    with pytest.raises(EngineDeadError, match="the engine failed: OSError: no ears"):
+        loop.submit([request("b")], ThreadSink())
+    loop.close()
 
 
 def test_a_closed_loop_keeps_nothing_of_the_core() -> None:
