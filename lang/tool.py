@@ -114,7 +114,17 @@ def result_text(result: object) -> str:
 
 def error_text(error: Exception) -> str:
     """What a model is told of a tool that failed."""
-    return result_text({"error": f"{type(error).__name__}: {error}"})
+    return result_text({"error": described(error)})
+
+
+def described(error: BaseException) -> str:
+    """The error's type and text. Never raises: an error of a tool may fail to say what it is."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as failure:
+        # The boundary to the user's class.
+        return f"{name}, whose text could not be made: {type(failure).__name__}"
 
 
 def check_on_error(value: object, field: str) -> None:

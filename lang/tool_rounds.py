@@ -15,7 +15,7 @@ from ramet.lang.ir import ToolUse
 from ramet.lang.loop_thread import bodies_loop
 from ramet.lang.operations import AppendText, Generate, ToolRound
 from ramet.lang.reasoning import ReasoningSplitter
-from ramet.lang.tool import Tool, error_text, result_text
+from ramet.lang.tool import Tool, described, error_text, result_text
 from ramet.lang.variables import Meta
 
 
@@ -165,8 +165,7 @@ async def _run(use: ToolUse, call: ToolCall) -> Outcome:
     except Exception as error:
         # The boundary to the user's function: what it raises is told to the model, or is the call's failure.
         if use.on_error == "raise":
-            message = f"tool {call.name} failed: {type(error).__name__}: {error}"
-            raise ToolError(message, variable=call.name) from error
+            raise ToolError(f"tool {call.name} failed: {described(error)}", variable=call.name) from error
         return Outcome(call, error, error_text(error))
 
 
@@ -230,6 +229,6 @@ def _as_exception(error: BaseException) -> Exception:
     """What a future can carry, and what ends no event loop: a tool's sys.exit() is the tool's failure."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped = RuntimeError(described(error))
     wrapped.__cause__ = error
     return wrapped

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from ramet.lang import Tool, describe_tools
-from ramet.lang.tool import check_on_error, error_text, result_text, tools_by_name
+from ramet.lang.tool import check_on_error, described, error_text, result_text, tools_by_name
 from ramet.runtime.protocol import InvalidRequestError
 
 
@@ -34,6 +34,15 @@ def weather(
         place: where
     """
     return {"place": place.city, "days": days, "unit": unit, "tags": tags}
+
+
+def test_an_error_is_described_whatever_it_is() -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert described(KeyError("x")) == "KeyError: 'x'"
+    assert described(SilentError()) == "SilentError, whose text could not be made: ValueError"
 
 
 def test_a_function_becomes_a_tool() -> None:

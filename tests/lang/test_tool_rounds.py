@@ -138,6 +138,24 @@ def test_a_failing_tool_is_reported_or_raised() -> None:
     assert (raised.value.program, raised.value.branch) == ("agent", "0")
 
 
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_error_that_cannot_say_what_it_is_is_a_tools_failure_too() -> None:
+    def fail() -> None:
+        """Fails."""
+        raise SpeechlessError
+
+    state = agent.run([fail], backend=ScriptedBackend([calls(("fail", {})), "I see."]))
+    assert state["answer"] == "I see."
+    assert "SpeechlessError, whose text could not be made: RuntimeError" in str(contents(state))
+    with pytest.raises(ToolError, match="tool fail failed: SpeechlessError") as raised:
+        agent.run([fail], {"on_tool_error": "raise"}, backend=ScriptedBackend([calls(("fail", {}))]))
+    assert isinstance(raised.value.__cause__, SpeechlessError)
+
+
 def test_what_would_end_a_loop_is_the_tools_failure() -> None:
     def leave() -> None:
         raise SystemExit(3)
