@@ -41,7 +41,7 @@ async def chat_completions(request: Request) -> Response:
     constraints = convert(constraint_part, ConstraintFields)
     routing = convert(routing_part, RoutingFields)
     state.require_model(fields.model)
-    renamed = {**renamed_for(constraints), "prompts": "messages"}
+    renamed = {**renamed_for(constraints, has_tools=bool(fields.tools)), "prompts": "messages"}
     try:
         check_stream_options(fields.stream, fields.stream_options)
         choice = tool_choice(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)

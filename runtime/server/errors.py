@@ -111,7 +111,8 @@ def openai_error(error: RametError, renamed: dict[str, str] | None = None) -> Ht
     elif isinstance(error, InvalidRequestError) and detail.code == "invalid_request":
         detail = msgspec.structs.replace(detail, code="invalid_value")
     ours = detail.param or ""
-    theirs = (renamed or {}).get(ours)
+    # What has no field and is not the client's mistake (an abort, an engine that died) belongs to none.
+    theirs = (renamed or {}).get(ours) if ours or status == 400 else None
     if theirs is not None:
         message = detail.message
         if message.startswith(f"{ours} "):

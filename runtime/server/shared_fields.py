@@ -194,9 +194,11 @@ def _with_options(spec: GrammarSpec | None, fields: ConstraintFields) -> Grammar
     return spec
 
 
-def renamed_for(fields: ConstraintFields) -> dict[str, str]:
+def renamed_for(fields: ConstraintFields, *, has_tools: bool = False) -> dict[str, str]:
     """Our names of parameters -> the client's, for errors of this request."""
     named = next((name for name in _CONSTRAINTS if getattr(fields, name) is not None), None)
+    if named is None and has_tools:
+        named = "tools"  # What is enforced is made of them.
     # An error without a field, of a request that has a constraint, is the grammar's.
     return _RENAMED if named is None else {**_RENAMED, "grammar": named, "": named}
 

@@ -85,3 +85,10 @@ def test_what_is_asked_in_anthropics_form_is_refused_in_it(error: HttpError, kin
         assert (response.status_code, json.loads(bytes(response.body))) == (error.status, told)
     assert "error" in json.loads(bytes(error_response(error, "/v1/messagesx").body))
     assert "type" not in json.loads(bytes(error_response(error, "/v1/completions").body))
+
+
+def test_what_is_not_the_clients_mistake_is_no_fields() -> None:
+    renamed = {"": "regex", "grammar": "regex"}
+    assert openai_error(UnsupportedConstraintError("x"), renamed).detail.param == "regex"
+    for error in (RequestAbortedError("x"), RequestFailedError("x"), EngineDeadError("x")):
+        assert openai_error(error, renamed).detail.param is None

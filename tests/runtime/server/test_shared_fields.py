@@ -105,6 +105,9 @@ def test_response_formats_that_are_none(wanted: dict[str, Any], param: str) -> N
 def test_a_constraint_is_called_what_the_client_called_it() -> None:
     assert renamed_for(ConstraintFields(regex="a"))["grammar"] == "regex"
     assert renamed_for(ConstraintFields())["grammar"] == "response_format"
+    named = {renamed_for(ConstraintFields(), has_tools=True)[ours] for ours in ("grammar", "")}
+    assert named == {"tools"}
+    assert renamed_for(ConstraintFields(regex="a"), has_tools=True)["grammar"] == "regex"
 
 
 def test_null_is_the_default() -> None:
