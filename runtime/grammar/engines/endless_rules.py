@@ -44,17 +44,23 @@ _LOWEST = re.compile(r"[{~]\s*(\d*)")
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 MAX_SHORTEST = 150_000
 """Characters of the shortest text of a rule, or of one of its alternatives: more than a model writes."""
+MAX_VARYING = 10_000
+"""Parts that are repeated or may be missing, in a rule that is written out. llguidance writes out what it makes
+a lexeme of, in time and memory that grow with their square, before it counts: 8,000 take it a second, 130,000
+an hour and all memory."""
 _SATURATED = 10**15
 
 
 @dataclass(slots=True)
 class _Alternative:
     """``needed``: rules that must end for it to end, and how often each stands in it; ``optional``: rules in it
-    that may be left out; ``length``: of what it writes itself, characters; ``counted``: rules that a count such
-    as ``{1,50}`` repeats in it; ``varies``: something is repeated any number of times, or may be missing."""
+    that may be left out; ``written``: how often it names each rule, counts aside; ``length``: of what it writes
+    itself, characters; ``counted``: rules that a count such as ``{1,50}`` repeats in it; ``varies``: something
+    is repeated any number of times, or may be missing."""
 
     needed: Counter[str] = field(default_factory=Counter)
     optional: set[str] = field(default_factory=set)
+    written: Counter[str] = field(default_factory=Counter)
     length: int = 0
     counted: set[str] = field(default_factory=set)
     varies: bool = False
@@ -68,7 +74,8 @@ _Last = str | int | None
 
 def check_ends(grammar: str, syntax: str) -> None:
     """Raises InvalidRequestError where a rule that the start leads to matches no finite text, or an alternative
-    only texts of more than MAX_SHORTEST characters.
+    only texts of more than MAX_SHORTEST characters; or a rule without recursion has more than MAX_VARYING parts
+    that are repeated or may be missing.
 
     ``syntax``: gbnf or lark. Takes time in proportion to the grammar's length.
     """
@@ -92,6 +99,7 @@ def check_ends(grammar: str, syntax: str) -> None:
             new = (alternative.needed.keys() | alternative.optional) - reached
             reached |= new
             stack += sorted(new)
+    _check_varying(rules, reached, syntax)
 
 
 def nested_repeat(grammar: str) -> str | None:
@@ -131,6 +139,41 @@ def _check_length(rule: str, alternative: _Alternative, shortest: dict[str, int]
     )
 
 
+def _check_varying(rules: Rules, reached: set[str], syntax: str) -> None:
+    """Of the rules that are lexemes: in GBNF those without recursion, in Lark those in capitals."""
+    waiting: dict[str, list[str]] = {}
+    num_open: dict[str, int] = {}
+    for rule in reached & rules.keys():
+        if syntax == "lark" and not rule.partition(" ")[0].isupper():
+            continue
+        inner = {name for part in rules[rule] for name in part.written if name in rules}
+        num_open[rule] = len(inner)
+        for name in inner:
+            waiting.setdefault(name, []).append(rule)
+    num_varying: dict[str, int] = {}
+    ready = sorted(rule for rule, count in num_open.items() if not count)
+    while ready:
+        rule = ready.pop()
+        parts = rules[rule]
+        count = sum(
+            part.varies + sum(num_varying.get(name, 0) * n for name, n in part.written.items())
+            for part in parts
+        )
+        count += len(parts) > 1 and any(not part.length and not part.needed for part in parts)
+        if count > MAX_VARYING:
+            raise InvalidRequestError(
+                f"the rule {rule.partition(' ')[0][:80]} of the grammar has, written out, {count:,} parts that "
+                f"are repeated or may be missing; the limit is {MAX_VARYING:,}: have fewer of them in it or in "
+                "the rules in it, or say by * or + what comes any number of times",
+                field="grammar",
+            )
+        num_varying[rule] = count
+        for outer in waiting.get(rule, ()):
+            num_open[outer] -= 1
+            if not num_open[outer]:
+                ready.append(outer)
+
+
 def _read(grammar: str, pieces: "re.Pattern[str]") -> Rules:
     """The rules; none of them where a definition is of a form that is not known here."""
     rules: Rules = {}
@@ -167,6 +210,7 @@ def _take(rules: Rules, groups: list[str], text: str, kind: str | None, last: _L
     here = rules[groups[-1]]
     if kind == "name":
         here[-1].needed[text] += 1
+        here[-1].written[text] += 1
         return text
     if kind in ("text", "character"):
         length = 1 if kind == "character" else len(_ESCAPE.sub("x", text[1 : text.rindex('"')]))
@@ -182,6 +226,7 @@ def _take(rules: Rules, groups: list[str], text: str, kind: str | None, last: _L
     elif text == "(":
         group = f"{groups[0]} {len(rules)}"
         here[-1].needed[group] += 1
+        here[-1].written[group] += 1
         groups.append(group)
         rules[group] = [_Alternative()]
     elif text == ")" and len(groups) > 1:

@@ -130,8 +130,8 @@ LONG = [
 SHORT = [
     (doubling(17, '"q"'), "gbnf"),
     (doubling(40, '""'), "gbnf"),
-    (doubling(40, '"q"?'), "gbnf"),
-    (doubling(40, '"q" | ""'), "gbnf"),
+    (doubling(13, '"q"?'), "gbnf"),
+    (doubling(40, '"q" | x\nx ::= "(" x ")" | ""'), "gbnf"),
     (doubling(17, r'"\u0041"'), "gbnf"),
     ('root ::= ((("x"{0,100}){0,100}){100}){100}', "gbnf"),
     ('root ::= root root | "q"', "gbnf"),
@@ -150,6 +150,27 @@ def test_what_asks_for_texts_of_absurd_length_is_refused_by_name(grammar: str, s
     ) as error:
         check_ends(grammar, syntax)
     assert "the limit is 150,000: lower its repetitions" in str(error.value)
+
+
+VARYING = [
+    (doubling(17, '"q"?'), "gbnf"),
+    (doubling(40, "[ab]*"), "gbnf"),
+    (doubling(17, '"q" | ""'), "gbnf"),
+    (doubling(17, '| "q"'), "gbnf"),
+    ("root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}? r{i + 1}?" for i in range(17)) + '\nr17 ::= "q"', "gbnf"),
+    (doubling(17, '("q" "w")?'), "gbnf"),
+    ("start: R0\n" + doubling(17, '"q"?', ":", "x").partition("\n")[2].replace("r", "R"), "lark"),
+]
+
+
+@pytest.mark.parametrize(("grammar", "syntax"), VARYING)
+def test_what_has_too_many_parts_that_vary_is_refused_by_name(grammar: str, syntax: str) -> None:
+    """llguidance would need all memory to write it out."""
+    with pytest.raises(
+        InvalidRequestError, match=r"the rule [rR]\d+ of the grammar has, written out, [\d,]+"
+    ) as error:
+        check_ends(grammar, syntax)
+    assert "the limit is 10,000: have fewer" in str(error.value)
 
 
 @pytest.mark.parametrize(("grammar", "syntax"), SHORT)
