@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from ramet.lang import errors
 from ramet.lang.backends.base import (
     AdaptedPrompt,
     Capabilities,
@@ -31,13 +32,12 @@ from ramet.lang.backends.base import (
 )
 from ramet.lang.backends.chosen import AnyBackend, as_backend
 from ramet.lang.backends.transcript import Transcript, TranscriptPrompt
-from ramet.lang.errors import UnsupportedError
+from ramet.lang.errors import GenerationError, ProgramError, UnsupportedError
 from ramet.runtime import protocol
 from ramet.runtime.protocol import (
     InvalidRequestError,
     ProgramTag,
     RametError,
-    RequestFailedError,
     SamplingParams,
 )
 
@@ -400,15 +400,19 @@ def _merged(transcript: Transcript) -> list[list[str]]:
 
 
 def _described(error: Exception) -> dict[str, str]:
-    return {"type": type(error).__name__, "message": str(error)}
+    """A program's error without its place, which whoever replays it has again."""
+    message = error.message if isinstance(error, ProgramError) else str(error)
+    return {"type": type(error).__name__, "message": message}
 
 
 def _raise_recorded(answer: Mapping[str, Any]) -> None:
-    """The error that was recorded: of the same type where it is one of ramet's, else RequestFailedError."""
+    """The error that was recorded: of the same type where it is one of ramet's, else a GenerationError, which
+    a program that runs has of it."""
     if "error" not in answer:
         return
     name, message = answer["error"]["type"], answer["error"]["message"]
-    kind = getattr(protocol, name, None) if name in protocol.__all__ else None
-    if isinstance(kind, type) and issubclass(kind, RametError):
-        raise kind(message)
-    raise RequestFailedError(f"{name}: {message}")
+    for module in (protocol, errors):
+        kind = getattr(module, name, None)
+        if isinstance(kind, type) and issubclass(kind, RametError):
+            raise kind(message)
+    raise GenerationError(f"{name}: {message}")

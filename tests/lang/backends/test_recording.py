@@ -227,17 +227,25 @@ def test_errors_are_recorded_and_replayed(tmp_path: Path) -> None:
             "a": Reply("some text", error=RequestFailedError("broken"), fail_after=1),
             "b": OSError("gone"),
             "s": OSError("gone"),
+            "c": GenerationError("the server answers with status 500"),
+            "d": UnsupportedError("it has no such model"),
         }
     )
     recording = RecordingBackend(backend, path)
+    said: dict[str, list[str]] = {}
     for source in (recording, ReplayBackend(path)):
         for name, words in (
             ("a", "RequestFailedError: broken"),
             ("b", "OSError: gone"),
             ("s", "OSError: gone"),
+            ("c", "the server answers"),
+            ("d", "it has no such model"),
         ):
-            with pytest.raises(GenerationError, match=words):
+            kind = UnsupportedError if name == "d" else GenerationError
+            with pytest.raises(kind, match=rf"^{words}") as raised:
                 fails.run(name, backend=recording if source is recording else ReplayBackend(path))
+            said.setdefault(name, []).append(str(raised.value))
+    assert all(first == second for first, second in said.values())
     asyncio.run(recording.aclose())
 
 
