@@ -422,6 +422,8 @@ def _check_sizes(program: WireProgram) -> None:
             if num_open < 0:
                 raise _refused(where, "ends a scope, and none is open")
             _check_operation(operation, where)
+        if num_open:
+            raise _refused(f"branches[{index}]", f"has {num_open} scopes that it does not end")
     for name in names:
         if not 1 <= len(name) <= MAX_NAME_CHARS + len(REASONING_SUFFIX) or not name.isprintable():
             raise _refused(

@@ -230,8 +230,16 @@ class ProgramRuns:
         return True
 
     def answer_tools(self, program_id: str, tenant: Tenant, results: programs.ToolResults) -> None:
-        """Raises HttpError (404) where the tenant has no such run, InvalidRequestError for other results."""
-        run = self._run(program_id, tenant)
+        """Raises HttpError (404) where the tenant has no such run, or (409) one that has ended,
+        InvalidRequestError for other results."""
+        kept = self._kept.get(tenant.name, program_id)
+        run = None if kept is not None else self._run(program_id, tenant)
+        if run is None or run.has_ended:
+            raise bad_request(
+                f"program {program_id!r} has ended, and waits for no tool results",
+                code="program_ended",
+                status=409,
+            )
         run.program.answer_tools(results)
         run.feed.record.answered(results.variable)
 

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 async def run_program(request: Request) -> Response:
     """POST /v1/programs"""
+    _check_query(request)
     state = state_of(request)
     asked = convert(await state.read(request), programs.ProgramRequest)
     state.check_model(asked.model)
@@ -48,16 +49,18 @@ async def run_program(request: Request) -> Response:
 
 async def list_programs(request: Request) -> Response:
     """GET /v1/programs: the key's own."""
+    _check_query(request)
     found = state_of(request).program_runs.of(tenant_of(request))
     return json_response(programs.ProgramList(data=[one.summary() for one in found]))
 
 
 async def get_program(request: Request) -> Response:
     """GET /v1/programs/{program_id}: what it has come to so far, or with ``stream=true`` its events."""
+    wants_stream = _wants_stream(request)
     runs, tenant = state_of(request).program_runs, tenant_of(request)
     program_id = request.path_params["program_id"]
     record = runs.record(program_id, tenant)
-    if not _wants_stream(request) or request.method == "HEAD":
+    if not wants_stream or request.method == "HEAD":
         return json_response(record.state())
     reader, run = runs.follow(program_id, tenant)
     started = programs.ProgramStarted(id=program_id, model=state_of(request).model)
@@ -66,6 +69,7 @@ async def get_program(request: Request) -> Response:
 
 async def take_tool_results(request: Request) -> Response:
     """POST /v1/programs/{program_id}/tool_results"""
+    _check_query(request)
     state = state_of(request)
     results = convert(await state.read(request), programs.ToolResults)
     program_id = request.path_params["program_id"]
@@ -80,6 +84,7 @@ async def take_tool_results(request: Request) -> Response:
 
 async def cancel_program(request: Request) -> Response:
     """DELETE /v1/programs/{program_id}"""
+    _check_query(request)
     program_id = request.path_params["program_id"]
     ran = state_of(request).program_runs.cancel(program_id, tenant_of(request))
     return json_response(programs.ProgramCancelled(id=program_id, cancelled=ran, deleted=not ran))
@@ -162,19 +167,25 @@ async def _folded(
 
 def _wants_stream(request: Request) -> bool:
     """Raises HttpError (400) for a query that is none."""
-    for name in request.query_params:
-        if name != "stream":
-            raise bad_request(
-                f"there is no parameter {name[:100]!r}; stream is one",
-                param=name[:100],
-                code="unknown_parameter",
-            )
+    _check_query(request, "stream")
     value = request.query_params.get("stream", "false")
     if value not in ("true", "false"):
         raise bad_request(
             f"stream is {value[:80]!r}; it must be true or false", param="stream", code="invalid_value"
         )
     return value == "true"
+
+
+def _check_query(request: Request, *known: str) -> None:
+    """Raises HttpError (400) for a parameter that the route does not have."""
+    for name in request.query_params:
+        if name not in known:
+            there_are = f"; {', '.join(known)} is one" if known else ", this route takes none in its query"
+            raise bad_request(
+                f"there is no parameter {name[:100]!r}{there_are}",
+                param=name[:100],
+                code="unknown_parameter",
+            )
 
 
 def _check(state: ServerState, asked: programs.ProgramRequest) -> None:

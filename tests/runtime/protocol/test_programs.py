@@ -85,6 +85,7 @@ def test_an_operation_is_one_of_the_known() -> None:
         (lambda: program([Fork(branches=["1"]), Join(branches=["1"]), Gen(variable="x")],
                          [SayValue(variable="x")]), "never comes"),
         (lambda: program([EndScope(variable="x")]), "none is open"),
+        (lambda: program([BeginScope()]), r"branches\[0\].*1 scopes that it does not end"),
         (lambda: program([Select(variable="x", options=["a"] * 2000)]), "2000 options"),
         (lambda: program([Gen(variable="x", tools=OfferedTools(tools=[]))]), "0 tools"),
         (lambda: program([Gen(variable="x", tools=OfferedTools(

@@ -456,7 +456,23 @@ def test_one_in_the_background_waits_for_its_tools() -> None:
         assert client.post(path, json={"variable": "answer", "results": results}).status_code == 200
         done = state_of(client, program_id, "completed")
         assert (done["tool_calls"], list(done["variables"])) == ([], ["answer"])
-        assert client.post(path, json={"variable": "answer", "results": results}).status_code == 404
+        assert client.post(path, json={"variable": "answer", "results": results}).status_code == 409
+        refused = error_of(client.post(path, json={"variable": "answer", "results": results}), 409)
+        assert refused["code"] == "program_ended"
+        assert "has ended" in str(refused["message"])
+
+
+def test_an_unknown_parameter_is_refused_by_name(live_server: Live) -> None:
+    with httpx.Client(base_url=live_server.url, timeout=SECONDS) as client:
+        for method, path, body in (
+            ("GET", "/v1/programs?limit=abc", None),
+            ("POST", "/v1/programs?limit=abc", {"program": LONG}),
+            ("GET", "/v1/programs/prog_1?limit=abc", None),
+            ("DELETE", "/v1/programs/prog_1?limit=abc", None),
+            ("POST", "/v1/programs/prog_1/tool_results?limit=abc", {"variable": "x", "results": []}),
+        ):
+            refused = error_of(client.request(method, path, json=body), 400)
+            assert (refused["param"], refused["code"]) == ("limit", "unknown_parameter")
 
 
 def test_one_that_runs_for_its_client_can_be_looked_at_too(live_server: Live) -> None:
