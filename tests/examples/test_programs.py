@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ramet.lang.backends.scripted import ScriptedBackend
 from tests.examples.test_examples import load
 
 
@@ -46,8 +47,17 @@ def test_few_shot_qa(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_math_word_problems(engine: Any) -> None:
     module = load("math_word_problems")
-    assert module.main(engine) >= 1
+    module.main(engine)
     assert cached_share(engine) > 0.7
+    # How many a model of this size gets right is luck; that they are counted is not.
+    said = {"Tom": " 8", "box": " 24 eggs", "Mia": " six", "train": "$12"}
+    scripted = ScriptedBackend(
+        {
+            "reasoning": "So it is.",
+            "number": lambda prompt: next(text for name, text in said.items() if name in prompt),
+        }
+    )
+    assert module.main(scripted) == 2
     assert module.number_in(" $1,234.5 or so") == "1234.5"
     assert module.number_in("none") is None
 

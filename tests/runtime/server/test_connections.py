@@ -196,7 +196,7 @@ def test_connections_that_are_answered_do_not_give_way() -> None:
     with crowded(2) as server, ExitStack() as stack:
         busy = [stack.enter_context(connected(server)) for _ in range(2)]
         for one in busy:
-            body = {"model": "speaking", "prompt": "x", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+            body = {"model": "speaking", "prompt": "slow", "max_tokens": 1500, "stream": True}
             one.sendall(request(body))
             assert one.recv(15) == b"HTTP/1.1 200 OK"
         with connected(server) as refused:

@@ -245,7 +245,7 @@ def test_keys_see_their_own_programs_only() -> None:
         assert values(server, CHAIN) == CHAINED
 
 
-LONG = program(text("say:" + "x" * 900), gen("long", params={"max_tokens": 1000}), gen("never"))
+LONG = program(text("slow say:" + "x" * 900), gen("long", params={"max_tokens": 1000}), gen("never"))
 
 
 def test_a_client_that_leaves_ends_it(live_server: Live) -> None:
