@@ -89,6 +89,8 @@ def explain_trace(trace: Trace, backend: Backend, compilation: Compilation) -> E
     graph = trace.graph
     measured = measure(graph, backend)
     levels = graph.levels()
+    if not compilation.compiles:
+        return _interpreted(trace, measured, levels)
     dropped = {id(call) for piece in trace.pieces() for call in dropped_calls(drop_unread(piece))}
     kept = [call for call in graph.calls if id(call.operation) not in dropped]
     merged = merged_calls(graph) if backend.capabilities.repeatable else {}
@@ -97,7 +99,7 @@ def explain_trace(trace: Trace, backend: Backend, compilation: Compilation) -> E
     passes = (
         ("pieces", _pieces_line(trace)),
         ("hoist prefix", _hoist_line(trace, measured, hoists=backend.capabilities.hoists)),
-        ("run at once", _independent_line(trace, max(Counter(levels).values(), default=0))),
+        ("run at once", _independent_line(trace, levels, compilation)),
         ("merge equal", _merge_line(graph, merged, repeatable=backend.capabilities.repeatable)),
         ("drop unread", _drop_line(len(dropped), compilation)),
         ("depth first", _order_line(trace)),
@@ -112,6 +114,20 @@ def explain_trace(trace: Trace, backend: Backend, compilation: Compilation) -> E
         critical_tokens=tokens,
         num_at_once=max(Counter(levels).values(), default=0),
         passes=passes,
+    )
+
+
+def _interpreted(trace: Trace, measured: Measure, levels: tuple[int, ...]) -> Explanation:
+    """Of a program whose calls are made as they are said."""
+    path, tokens = critical_path(trace.graph, measured.answers)
+    return Explanation(
+        trace=trace,
+        measure=measured,
+        num_requests=len(trace.graph.calls),
+        critical_path=tuple(trace.graph.calls[index].name for index in path),
+        critical_tokens=tokens,
+        num_at_once=max(Counter(levels).values(), default=0),
+        passes=(("none", "the program is interpreted: each call is made as it is said, equal ones too"),),
     )
 
 
@@ -204,6 +220,8 @@ def _pieces_line(trace: Trace) -> str:
 
 
 def _hoist_line(trace: Trace, measured: Measure, *, hoists: bool) -> str:
+    if not measured.shared_start:
+        return "none: no start is shared by all prompts" if trace.graph.calls else "none: there are no calls"
     characters = sum(len(getattr(part, "text", "")) for part in trace.prefix)
     shared = f"all prompts share their first {measured.shared_start} tokens"
     if not hoists:
@@ -212,15 +230,17 @@ def _hoist_line(trace: Trace, measured: Measure, *, hoists: bool) -> str:
     return f"{shared}; in a batch {batch} computed ahead"
 
 
-def _independent_line(trace: Trace, widest: int) -> str:
-    line = (
-        f"up to {widest} calls, since none of them needs another's answer"
-        if widest > 1
-        else "none: each call needs the answers before it"
-    )
+def _independent_line(trace: Trace, levels: tuple[int, ...], compilation: Compilation) -> str:
+    if not trace.graph.calls:
+        return "none: there are no calls"
+    widest = max(Counter(levels).values())
+    line = "none: each call needs the answers before it" if len(levels) > 1 else "none: there is one call"
+    if widest > 1:
+        line = f"up to {widest} calls, since none of them needs another's answer"
+    remedy = "" if compilation.defers else ": compile() it"
     advice = [
         f"; the program waits{f' at {where}' if where else ''} before it says "
-        f"{_listed(tuple(call.name for call in calls), ', ')}, which could run meanwhile: compile() it"
+        f"{_listed(tuple(call.name for call in calls), ', ')}, which could run meanwhile{remedy}"
         for where, calls in held_back(trace)[:2]
     ]
     return line + "".join(advice)

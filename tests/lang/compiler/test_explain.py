@@ -159,6 +159,40 @@ def test_a_program_without_calls_is_explained() -> None:
     explanation = explained(lambda s: None)
     assert (explanation.num_calls, explanation.expected_saving, explanation.critical_path) == (0, 0.0, ())
     assert "calls            0" in str(explanation)
+    passes = dict(explanation.passes)
+    assert passes["run at once"] == passes["hoist prefix"] == "none: there are no calls"
+
+
+def test_a_lone_call_has_nothing_to_wait_for() -> None:
+    def body(s: ProgramState) -> None:
+        s += gen("a")
+
+    passes = dict(explained(body).passes)
+    assert passes["run at once"] == "none: there is one call"
+    assert passes["hoist prefix"] == "none: no start is shared by all prompts"
+
+
+def test_an_interpreted_program_is_explained_as_it_runs() -> None:
+    def body(s: ProgramState) -> None:
+        s += "Once"
+        branches = s.fork(3)
+        for branch in branches:
+            branch += gen("a", max_tokens=5, temperature=0)
+        branches.join()
+
+    for program, num_requests in ((function(body), 1), (function(body).interpreted(), 3)):
+        backend = ScriptedBackend("x", capabilities=REPEATABLE)
+        explanation = program.explain(backend=backend)
+        assert (explanation.num_calls, explanation.num_requests, explanation.num_at_once) == (
+            3,
+            num_requests,
+            3,
+        )
+        program.run(backend=backend)
+        assert len(backend.calls) == num_requests
+    assert [name for name, _ in explanation.passes] == ["none"]
+    assert "calls            3, of which 3 are made" in str(explanation)
+    assert "interpreted" in str(explanation)
 
 
 def test_a_page_is_written(tmp_path: Path) -> None:
