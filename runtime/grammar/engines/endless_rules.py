@@ -10,6 +10,7 @@ import heapq
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ramet.runtime.protocol import InvalidRequestError
@@ -44,10 +45,11 @@ _LOWEST = re.compile(r"[{~]\s*(\d*)")
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 MAX_SHORTEST = 150_000
 """Characters of the shortest text of a rule, or of one of its alternatives: more than a model writes."""
+_HIGHEST = re.compile(r"[{~]\s*(\d*)\s*(?:(?:,|\.\.)\s*(\d*))?")
 MAX_VARYING = 10_000
 """Parts that are repeated or may be missing, in a rule that is written out. llguidance writes out what it makes
-a lexeme of, in time and memory that grow with their square, before it counts: 8,000 take it a second, 130,000
-an hour and all memory."""
+a lexeme of, in time and memory that grow with their square, before it counts: 16,000 take it four seconds,
+130,000 minutes and all memory."""
 _SATURATED = 10**15
 
 
@@ -56,7 +58,8 @@ class _Alternative:
     """``needed``: rules that must end for it to end, and how often each stands in it; ``optional``: rules in it
     that may be left out; ``written``: how often it names each rule, counts aside; ``length``: of what it writes
     itself, characters; ``counted``: rules that a count such as ``{1,50}`` repeats in it; ``varies``: something
-    is repeated any number of times, or may be missing."""
+    is repeated any number of times, or may be missing; ``most``: how often each rule may stand in it, where
+    that is bounded, else once; ``most_own``: the same of what it writes itself."""
 
     needed: Counter[str] = field(default_factory=Counter)
     optional: set[str] = field(default_factory=set)
@@ -64,6 +67,8 @@ class _Alternative:
     length: int = 0
     counted: set[str] = field(default_factory=set)
     varies: bool = False
+    most: Counter[str] = field(default_factory=Counter)
+    most_own: int = 0
 
 
 Rules = dict[str, list[_Alternative]]
@@ -123,6 +128,22 @@ def nested_repeat(grammar: str) -> str | None:
     return None
 
 
+def written_size(grammar: str, syntax: str) -> int:
+    """About how many parts the largest rule without recursion has if the rules and repetitions in it are
+    written out; a repetition without end counts once. ``syntax``: gbnf or lark."""
+    rules = _read(grammar, _GBNF if syntax == "gbnf" else _LARK)
+    inner_of = {
+        rule: {name for part in parts for name in part.most if name in rules} for rule, parts in rules.items()
+    }
+    sizes: dict[str, int] = {}
+    for rule in _innermost_first(inner_of):
+        size = sum(
+            part.most_own + sum(sizes.get(name, 1) * n for name, n in part.most.items()) for part in rules[rule]
+        )
+        sizes[rule] = min(max(1, size), _SATURATED)
+    return max(sizes.values(), default=0)
+
+
 def _check_length(rule: str, alternative: _Alternative, shortest: dict[str, int]) -> None:
     length = alternative.length + sum(shortest.get(name, 0) * n for name, n in alternative.needed.items())
     if length <= MAX_SHORTEST:
@@ -141,19 +162,13 @@ def _check_length(rule: str, alternative: _Alternative, shortest: dict[str, int]
 
 def _check_varying(rules: Rules, reached: set[str], syntax: str) -> None:
     """Of the rules that are lexemes: in GBNF those without recursion, in Lark those in capitals."""
-    waiting: dict[str, list[str]] = {}
-    num_open: dict[str, int] = {}
-    for rule in reached & rules.keys():
-        if syntax == "lark" and not rule.partition(" ")[0].isupper():
-            continue
-        inner = {name for part in rules[rule] for name in part.written if name in rules}
-        num_open[rule] = len(inner)
-        for name in inner:
-            waiting.setdefault(name, []).append(rule)
+    inner_of = {
+        rule: {name for part in rules[rule] for name in part.written if name in rules}
+        for rule in reached & rules.keys()
+        if syntax == "gbnf" or rule.partition(" ")[0].isupper()
+    }
     num_varying: dict[str, int] = {}
-    ready = sorted(rule for rule, count in num_open.items() if not count)
-    while ready:
-        rule = ready.pop()
+    for rule in _innermost_first(inner_of):
         parts = rules[rule]
         count = sum(
             part.varies + sum(num_varying.get(name, 0) * n for name, n in part.written.items())
@@ -168,6 +183,19 @@ def _check_varying(rules: Rules, reached: set[str], syntax: str) -> None:
                 field="grammar",
             )
         num_varying[rule] = count
+
+
+def _innermost_first(inner_of: dict[str, set[str]]) -> Iterator[str]:
+    """The rules, each behind those in it; not those of which one leads back to itself."""
+    waiting: dict[str, list[str]] = {}
+    for rule, inner in inner_of.items():
+        for name in inner:
+            waiting.setdefault(name, []).append(rule)
+    num_open = {rule: len(inner) for rule, inner in inner_of.items()}
+    ready = sorted(rule for rule, count in num_open.items() if not count)
+    while ready:
+        rule = ready.pop()
+        yield rule
         for outer in waiting.get(rule, ()):
             num_open[outer] -= 1
             if not num_open[outer]:
@@ -211,22 +239,29 @@ def _take(rules: Rules, groups: list[str], text: str, kind: str | None, last: _L
     if kind == "name":
         here[-1].needed[text] += 1
         here[-1].written[text] += 1
+        here[-1].most[text] += 1
         return text
     if kind in ("text", "character"):
         length = 1 if kind == "character" else len(_ESCAPE.sub("x", text[1 : text.rindex('"')]))
         here[-1].length += length
+        here[-1].most_own += 1
         return length
     if kind == "count" and last is not None:
         here[-1].varies |= text in "*?+" or "," in text
         if text[0] == "{" and isinstance(last, str):
             here[-1].counted.add(last)
         _repeat(here[-1], last, _lowest(text))
+        if isinstance(last, str):
+            here[-1].most[last] += _highest(text) - 1
+        else:
+            here[-1].most_own += _highest(text) - 1
     elif text == "|":
         here.append(_Alternative())
     elif text == "(":
         group = f"{groups[0]} {len(rules)}"
         here[-1].needed[group] += 1
         here[-1].written[group] += 1
+        here[-1].most[group] += 1
         groups.append(group)
         rules[group] = [_Alternative()]
     elif text == ")" and len(groups) > 1:
@@ -260,6 +295,12 @@ def _lowest(count: str) -> int:
     lowest = _LOWEST.match(count)
     digits = "" if lowest is None else lowest.group(1).lstrip("0")
     return int(digits[:10]) if digits else 0
+
+
+def _highest(count: str) -> int:
+    """What an engine writes out of it: a loop once, and what comes before it."""
+    bounds = None if count in "*?+" else _HIGHEST.match(count)
+    return 1 if bounds is None else max([1, *(int(digits[:10]) for digits in bounds.groups("") if digits)])
 
 
 def _shortest(rules: Rules) -> dict[str, int]:

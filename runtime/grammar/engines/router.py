@@ -10,6 +10,7 @@ import msgspec
 from ramet.runtime.grammar.backend import Check, CompiledGrammar, GrammarMatcher, Vocabulary
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.engines.guidance import EngineLimitError, GuidanceBackend
+from ramet.runtime.grammar.engines.heavy import is_heavy_grammar, is_heavy_tag
 from ramet.runtime.grammar.engines.lark_text import syntax_of
 from ramet.runtime.grammar.engines.lazy import KINDS, PROBE_BUILDER
 from ramet.runtime.grammar.engines.outlines import OutlinesBackend, outlines_pattern
@@ -42,8 +43,8 @@ class EngineRouter:
 
     ``auto`` tries the engines in the order of their safety: llguidance, which is bounded and refuses what it
     lacks, then xgrammar, where it is known to enforce the whole. Nothing of an engine is imported before a
-    constraint needs it. Is a RiskyBackend too: what reaches xgrammar or outlines-core is to be tried in another
-    process first.
+    constraint needs it. Is a RiskyBackend too: what reaches xgrammar or outlines-core, and grammars that grow
+    when they are written out, are to be tried in another process first; the latter stay with llguidance.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -101,7 +102,7 @@ class EngineRouter:
             return
         if spec.backend in ("auto", "llguidance"):
             self._guidance.load()
-        if spec.backend in ("auto", "xgrammar"):
+        if spec.backend == "xgrammar" or (spec.backend == "auto" and not _is_heavy(spec)):
             self._xgrammar.load()
         if spec.backend == "outlines":
             self._outlines.load()
@@ -116,6 +117,10 @@ class EngineRouter:
                 return spec.inner is not None and self.needs_probe(spec.inner)
             case JsonSchema(backend="auto"):
                 return self._plan(spec.schema).safest_engine == "xgrammar"
+            case Ebnf(backend="auto" | "llguidance") | StructuralTag(backend="auto" | "llguidance") if (
+                _is_heavy(spec)
+            ):
+                return True
             case Ebnf(backend="auto") | StructuralTag(backend="auto"):
                 return self._is_left_to_xgrammar(spec)
             case _:
@@ -184,6 +189,8 @@ class EngineRouter:
                 return self._xgrammar.compile_ebnf(spec)
             case "outlines":
                 raise _cannot("outlines", "context-free grammars")
+            case _ if _is_heavy(spec):
+                return self._guidance.compile_ebnf(spec)
             case _:
                 return self._take_tried(spec) or self._first_of(
                     spec, lambda: self._guidance.compile_ebnf(spec), lambda: self._xgrammar.compile_ebnf(spec)
@@ -198,6 +205,8 @@ class EngineRouter:
                 return self._xgrammar.compile_tag(document, bound)
             case "outlines":
                 raise _cannot("outlines", "structural tags")
+            case _ if is_heavy_tag(document):
+                return self._guidance.compile_tag(document, bound)
             case _:
                 return self._take_tried(spec) or self._first_of(
                     spec,
@@ -280,6 +289,17 @@ class WeakerSchema:
 
     def matcher(self) -> GrammarMatcher:
         return self._compiled.matcher()
+
+
+def _is_heavy(spec: GrammarSpec) -> bool:
+    """Raises InvalidRequestError: it is no structural tag."""
+    match spec:
+        case Ebnf():
+            return is_heavy_grammar(spec)
+        case StructuralTag():
+            return is_heavy_tag(read_structural_tag(spec.spec))
+        case _:
+            return False
 
 
 def _plain(error: EngineLimitError) -> UnsupportedConstraintError:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.runtime.grammar.engines.endless_rules import check_ends, nested_repeat
+from ramet.runtime.grammar.engines.endless_rules import check_ends, nested_repeat, written_size
+from ramet.runtime.grammar.engines.heavy import MAX_LIGHT
 from ramet.runtime.grammar.engines.router import EngineRouter
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, StructuralTag, UnsupportedConstraintError
 from ramet.runtime.tokenizer.byte_tokenizer import ByteTokenizer
@@ -251,8 +252,27 @@ def test_repeats_that_a_count_repeats(grammar: str, rule: str | None) -> None:
     assert nested_repeat(grammar) == rule
     router = EngineRouter(ByteTokenizer())
     if rule is not None:
-        assert not router.needs_probe(Ebnf(grammar)), "llguidance takes it"
+        assert router.needs_probe(Ebnf(grammar)) == (written_size(grammar, "gbnf") > MAX_LIGHT), (
+            "llguidance takes it"
+        )
         with pytest.raises(
             UnsupportedConstraintError, match=f"in the rule {rule} a count repeats .* use llguidance"
         ):
             router.compile(Ebnf(grammar, backend="xgrammar"))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "syntax", "size"),
+    [
+        ('root ::= "a" [b] "c"', "gbnf", 3),
+        ('root ::= "a"{3} | "b"{2,5}', "gbnf", 8),
+        ("root ::= x{0,7} x*\nx ::= [a-z] [0-9]", "gbnf", 16),
+        ('root ::= ("a" ("b" "c"){1,4}){2}', "gbnf", 18),
+        ('root ::= "(" root ")" | x\nx ::= "a" "b"', "gbnf", 2),
+        (doubling(70, '"a"'), "gbnf", 10**15),
+        ("start: X~2..5\nX: /a/ Y\nY: /b/{3}", "lark", 5),
+        ("", "gbnf", 0),
+    ],
+)
+def test_the_size_written_out(grammar: str, syntax: str, size: int) -> None:
+    assert written_size(grammar, syntax) == size

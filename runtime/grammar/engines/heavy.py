@@ -1,0 +1,48 @@
+"""Which grammars are tried in another process first: those that grow when written out.
+
+llguidance bounds what it makes of a grammar, but looks at its bounds between steps that can be long: three
+nested repetitions of a few characters take it seconds a mask, and a compilation or a mask that has begun cannot
+be stopped in this process.
+"""
+
+from ramet.runtime.grammar.engines.endless_rules import written_size
+from ramet.runtime.grammar.engines.lark_text import syntax_of
+from ramet.runtime.grammar.engines.structural import (
+    Either,
+    Format,
+    Grammar,
+    Repeat,
+    SeparatedTags,
+    Sequence,
+    StructuralDocument,
+    Tag,
+    TriggeredTags,
+)
+from ramet.runtime.protocol import Ebnf
+
+MAX_LIGHT = 2_000
+"""Parts, written out: compiled in milliseconds, masks included."""
+
+
+def is_heavy_grammar(ebnf: Ebnf) -> bool:
+    return written_size(ebnf.grammar, syntax_of(ebnf)) > MAX_LIGHT
+
+
+def is_heavy_tag(document: StructuralDocument) -> bool:
+    return _size(document.root) > MAX_LIGHT
+
+
+def _size(format_: Format) -> int:
+    match format_:
+        case Sequence(elements) | Either(elements):
+            return sum(map(_size, elements))
+        case Repeat(content, low, high):
+            return max(1, low if high is None else high) * _size(content)
+        case Tag(_, content, _):
+            return _size(content)
+        case TriggeredTags() | SeparatedTags():
+            return sum(map(_size, format_.tags))
+        case Grammar(ebnf):
+            return max(1, written_size(ebnf.grammar, syntax_of(ebnf)))
+        case _:
+            return 1

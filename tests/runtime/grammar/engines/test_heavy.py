@@ -1,0 +1,76 @@
+"""What is tried in another process first, by its size written out, and that one by one engine only."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ramet.runtime.grammar.engines.heavy import MAX_LIGHT, is_heavy_grammar, is_heavy_tag
+from ramet.runtime.grammar.engines.router import EngineRouter
+from ramet.runtime.grammar.engines.structural import read_structural_tag
+from ramet.runtime.protocol import Ebnf, GrammarSpec, Prefix, StructuralTag
+from tests.runtime.grammar.engines.walking import TINY
+
+LETTER: dict[str, Any] = {"type": "const_string", "value": "ab"}
+
+
+def doubling(levels: int) -> str:
+    rules = "\n".join(f"r{level} ::= r{level + 1} r{level + 1}" for level in range(levels))
+    return f'root ::= r0\n{rules}\nr{levels} ::= "a"'
+
+
+def repeated(content: object, *counts: int) -> object:
+    for count in counts:
+        content = {"type": "repeat", "content": content, "min": 0, "max": count}
+    return content
+
+
+def tag(format_: object) -> StructuralTag:
+    return StructuralTag(json.dumps({"type": "structural_tag", "format": format_}))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "is_heavy"),
+    [
+        ('root ::= "yes" | "no"', False),
+        (doubling(10), False),
+        (doubling(12), True),
+        ('root ::= ("a"? "b"){0,40}', False),
+        ('root ::= (("a"? "b"){0,40} "c"){0,40}', True),
+        ('root ::= "a"{1,3000}', True),
+        ('root ::= ("a"{2,})+', False),
+        ('root ::= "(" root ")" root | ""', False),
+        ("start: x~1..90\nx: y~1..90\ny: /a/", True),
+        ("start: x x\nx: /a{1,90}/", False),
+    ],
+)
+def test_grammars(grammar: str, is_heavy: bool) -> None:
+    assert is_heavy_grammar(Ebnf(grammar)) == is_heavy
+
+
+@pytest.mark.parametrize(
+    ("format_", "is_heavy"),
+    [
+        (LETTER, False),
+        (repeated(LETTER, 40, 40), False),
+        (repeated(LETTER, 50, 50), True),
+        ({"type": "sequence", "elements": [repeated(LETTER, 40, 40)] * 2}, True),
+        ({"type": "tag", "begin": "<", "end": ">", "content": repeated(LETTER, 50, 50)}, True),
+        (repeated({"type": "grammar", "grammar": doubling(8)}, 20), True),
+        ({"type": "grammar", "grammar": doubling(8)}, False),
+    ],
+)
+def test_structural_tags(format_: object, is_heavy: bool) -> None:
+    assert is_heavy_tag(read_structural_tag(tag(format_).spec)) == is_heavy
+    assert MAX_LIGHT == 2_000
+
+
+@pytest.mark.parametrize("spec", [Ebnf(doubling(12)), tag(repeated(LETTER, 50, 50))])
+@pytest.mark.parametrize("backend", ["auto", "llguidance"])
+def test_a_heavy_one_is_tried_in_another_process(spec: Ebnf | StructuralTag, backend: str) -> None:
+    heavy: GrammarSpec = type(spec)(
+        spec.spec if isinstance(spec, StructuralTag) else spec.grammar, backend=backend
+    )
+    router = EngineRouter(TINY)
+    assert router.needs_probe(heavy)
+    assert router.needs_probe(Prefix("x", heavy))
