@@ -8,7 +8,7 @@ import pytest
 from ramet.runtime.grammar.engines.heavy import MAX_LIGHT, is_heavy_grammar, is_heavy_tag
 from ramet.runtime.grammar.engines.router import EngineRouter
 from ramet.runtime.grammar.engines.structural import read_structural_tag
-from ramet.runtime.protocol import Ebnf, GrammarSpec, Prefix, StructuralTag
+from ramet.runtime.protocol import Ebnf, Prefix, StructuralTag
 from tests.runtime.grammar.engines.walking import TINY
 
 LETTER: dict[str, Any] = {"type": "const_string", "value": "ab"}
@@ -68,9 +68,7 @@ def test_structural_tags(format_: object, is_heavy: bool) -> None:
 @pytest.mark.parametrize("spec", [Ebnf(doubling(12)), tag(repeated(LETTER, 50, 50))])
 @pytest.mark.parametrize("backend", ["auto", "llguidance"])
 def test_a_heavy_one_is_tried_in_another_process(spec: Ebnf | StructuralTag, backend: str) -> None:
-    heavy: GrammarSpec = type(spec)(
-        spec.spec if isinstance(spec, StructuralTag) else spec.grammar, backend=backend
-    )
+    heavy = type(spec)(spec.spec if isinstance(spec, StructuralTag) else spec.grammar, backend=backend)
     router = EngineRouter(TINY)
     assert router.needs_probe(heavy)
     assert router.needs_probe(Prefix("x", heavy))
