@@ -25,9 +25,12 @@ fmt: $(VENV)/.stamp-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# About 45 minutes; make bench REPS=1: 20.
+REPS ?= 3
+
 bench: $(VENV)/.stamp-dev
 	$(BIN)/python -m benchmarks.radix --out benchmarks/results
-	$(BIN)/python -m benchmarks.offline --out benchmarks/results
+	$(BIN)/python -m benchmarks.offline --reps $(REPS) --out benchmarks/results
 	$(BIN)/python -m benchmarks.programs --out benchmarks/results
 	$(BIN)/python -m benchmarks.serving --quick --overhead --out benchmarks/results
 
