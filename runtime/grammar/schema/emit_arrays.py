@@ -14,6 +14,7 @@ from ramet.runtime.grammar.schema.shapes import (
     Literal,
     Node,
     Number,
+    Ref,
     literal_of,
     value_of,
 )
@@ -96,7 +97,7 @@ def _distinct(array: Array, algebra: Algebra, report: Callable[[Unsupported], No
     plain = replace(array, unique=False)
     if array.high is not None and _never_equal(array, algebra):
         return [plain]
-    listed = _listed(array)
+    listed = _listed(array, algebra)
     if listed is not None:
         return [_exactly(values) for values in listed]
     report(
@@ -125,9 +126,9 @@ def _never_equal(array: Array, algebra: Algebra) -> bool:
         return False
 
 
-def _listed(array: Array) -> list[list[object]] | None:
+def _listed(array: Array, algebra: Algebra) -> list[list[object]] | None:
     """All arrays that it accepts; None: too many."""
-    kinds = {node: _values(node) for node in (*array.prefix, array.rest)}
+    kinds = {node: _values(node, algebra, frozenset()) for node in (*array.prefix, array.rest)}
     if any(values is None for node, values in kinds.items() if not node.is_never):
         return None
     distinct = {value_of(value) for values in kinds.values() for value in values or ()}
@@ -155,8 +156,8 @@ def _exactly(values: list[object]) -> Array:
     return Array(prefix=items, rest=NEVER, low=len(values), high=len(values))
 
 
-def _values(node: Node) -> list[object] | None:
-    """All values of a node with few; None: there are many."""
+def _values(node: Node, algebra: Algebra, within: frozenset[str]) -> list[object] | None:
+    """All values of a node with few; None: there are many. ``within``: definitions that lead here."""
     if node.is_never:
         return []
     result: list[object] = []
@@ -166,6 +167,14 @@ def _values(node: Node) -> list[object] | None:
                 result += [value.value for value in values]
             case Number() if (span := numbers.listed(option, 12)) is not None:
                 result += span
+            case Ref(name) if name not in within:
+                try:
+                    referred = _values(algebra.definition(name), algebra, within | {name})
+                except TooComplexError:
+                    return None
+                if referred is None:
+                    return None
+                result += referred
             case _:
                 return None
     return result

@@ -105,6 +105,8 @@ ARRAYS: list[Any] = [
     "schema",
     [
         {"type": "array", "items": {"enum": ["a", "b", 1]}, "uniqueItems": True},
+        {"type": "array", "items": {"$ref": "#/$defs/e"}, "uniqueItems": True, "$defs": {
+            "e": {"anyOf": [{"$ref": "#/$defs/f"}, {"const": 1}]}, "f": {"enum": ["a", "b"]}}},
         {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False,
          "uniqueItems": True},
         {"type": "array", "contains": {"const": "a"}, "maxItems": 3},
@@ -177,6 +179,15 @@ def test_properties_keep_their_order() -> None:
     ("schema", "location"),
     [
         ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "#/properties/a/uniqueItems"),
+        (
+            {
+                "type": "array",
+                "items": {"$ref": "#/$defs/e"},
+                "uniqueItems": True,
+                "$defs": {"e": {"anyOf": [{"const": 1}, {"type": "array", "items": {"$ref": "#/$defs/e"}}]}},
+            },
+            "#/uniqueItems",
+        ),
         ({"type": "array", "contains": {"type": "null"}}, "#/contains"),
         ({"properties": {"a~/b": {"pattern": "(a)\\1"}}}, "#/properties/a~0~1b/pattern"),
         ({"allOf": [{}], "unevaluatedProperties": False}, "#/unevaluatedProperties"),
