@@ -18,6 +18,7 @@ from ramet.runtime.grammar.engines.structural import (
     Tag,
     TriggeredTags,
 )
+from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS
 from ramet.runtime.protocol import Ebnf
 
 MAX_LIGHT = 2_000
@@ -25,6 +26,9 @@ MAX_LIGHT = 2_000
 
 
 def is_heavy_grammar(ebnf: Ebnf) -> bool:
+    """False for one that is refused for its length, unread."""
+    if len(ebnf.grammar) > DEFAULT_LIMITS.max_bytes:
+        return False
     return written_size(ebnf.grammar, syntax_of(ebnf)) > MAX_LIGHT
 
 

@@ -33,7 +33,7 @@ from ramet.runtime.protocol import (
 )
 
 MAX_PLANS = 16
-"""Plans of schemas that are kept: whether a schema needs a probe is asked before it is compiled."""
+"""Plans of schemas and tags as read that are kept: whether one needs a probe is asked before it is compiled."""
 MAX_TRIED = 4
 """Grammars that are kept between the question whether they need a probe and their compilation."""
 
@@ -52,6 +52,8 @@ class EngineRouter:
         self._spellings = Spellings(vocabulary, lambda: self._choices.tokens)
         self._prefixes = PrefixBackend(self, lambda: self._choices.tokens)
         self._plan = lru_cache(maxsize=MAX_PLANS)(plan)
+        self._read_tag = lru_cache(maxsize=MAX_PLANS)(read_structural_tag)
+        self._is_heavy_grammar = lru_cache(maxsize=MAX_PLANS)(is_heavy_grammar)
         self._guidance = GuidanceBackend(self._spellings)
         self._xgrammar = XgrammarBackend(self._spellings)
         self._outlines = OutlinesBackend(self._spellings)
@@ -102,7 +104,7 @@ class EngineRouter:
             return
         if spec.backend in ("auto", "llguidance"):
             self._guidance.load()
-        if spec.backend == "xgrammar" or (spec.backend == "auto" and not _is_heavy(spec)):
+        if spec.backend == "xgrammar" or (spec.backend == "auto" and not self._is_heavy(spec)):
             self._xgrammar.load()
         if spec.backend == "outlines":
             self._outlines.load()
@@ -118,13 +120,23 @@ class EngineRouter:
             case JsonSchema(backend="auto"):
                 return self._plan(spec.schema).safest_engine == "xgrammar"
             case Ebnf(backend="auto" | "llguidance") | StructuralTag(backend="auto" | "llguidance") if (
-                _is_heavy(spec)
+                self._is_heavy(spec)
             ):
                 return True
             case Ebnf(backend="auto") | StructuralTag(backend="auto"):
                 return self._is_left_to_xgrammar(spec)
             case _:
                 return spec.backend in ("xgrammar", "outlines") and self._passes_checks(spec)
+
+    def _is_heavy(self, spec: GrammarSpec) -> bool:
+        """Raises InvalidRequestError: it is no structural tag."""
+        match spec:
+            case Ebnf():
+                return self._is_heavy_grammar(spec)
+            case StructuralTag():
+                return is_heavy_tag(self._read_tag(spec.spec))
+            case _:
+                return False
 
     def _passes_checks(self, spec: GrammarSpec) -> bool:
         """False: ``compile`` refuses it without the engine that it names.
@@ -189,7 +201,7 @@ class EngineRouter:
                 return self._xgrammar.compile_ebnf(spec)
             case "outlines":
                 raise _cannot("outlines", "context-free grammars")
-            case _ if _is_heavy(spec):
+            case _ if self._is_heavy(spec):
                 return self._guidance.compile_ebnf(spec)
             case _:
                 return self._take_tried(spec) or self._first_of(
@@ -197,7 +209,7 @@ class EngineRouter:
                 )
 
     def _tag(self, spec: StructuralTag) -> CompiledGrammar:
-        document, bound = read_structural_tag(spec.spec), spec.max_whitespace
+        document, bound = self._read_tag(spec.spec), spec.max_whitespace
         match spec.backend:
             case "llguidance":
                 return self._guidance.compile_tag(document, bound)
@@ -268,7 +280,7 @@ class EngineRouter:
         if isinstance(spec, Ebnf):
             gbnf_of(spec)
         else:
-            document = read_structural_tag(spec.spec)
+            document = self._read_tag(spec.spec)
             xgrammar_of_structural_tag(document, self._spellings, spec.max_whitespace)
 
     def _take_tried(self, spec: GrammarSpec) -> CompiledGrammar | None:
@@ -289,17 +301,6 @@ class WeakerSchema:
 
     def matcher(self) -> GrammarMatcher:
         return self._compiled.matcher()
-
-
-def _is_heavy(spec: GrammarSpec) -> bool:
-    """Raises InvalidRequestError: it is no structural tag."""
-    match spec:
-        case Ebnf():
-            return is_heavy_grammar(spec)
-        case StructuralTag():
-            return is_heavy_tag(read_structural_tag(spec.spec))
-        case _:
-            return False
 
 
 def _plain(error: EngineLimitError) -> UnsupportedConstraintError:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from ramet.runtime.grammar.engines import router as router_module
 from ramet.runtime.grammar.engines.heavy import MAX_LIGHT, is_heavy_grammar, is_heavy_tag
 from ramet.runtime.grammar.engines.router import EngineRouter
-from ramet.runtime.grammar.engines.structural import read_structural_tag
+from ramet.runtime.grammar.engines.structural import StructuralDocument, read_structural_tag
 from ramet.runtime.protocol import Ebnf, Prefix, StructuralTag
 from tests.runtime.grammar.engines.walking import TINY
 
@@ -72,3 +73,21 @@ def test_a_heavy_one_is_tried_in_another_process(spec: Ebnf | StructuralTag, bac
     router = EngineRouter(TINY)
     assert router.needs_probe(heavy)
     assert router.needs_probe(Prefix("x", heavy))
+
+
+def test_what_is_refused_for_its_length_is_not_read() -> None:
+    assert not is_heavy_grammar(Ebnf(doubling(12) + "\n# " + "x" * 600_000))
+
+
+def test_a_tag_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(text: str) -> StructuralDocument:
+        read.append(text)
+        return read_structural_tag(text)
+
+    monkeypatch.setattr(router_module, "read_structural_tag", counted)
+    router, spec = EngineRouter(TINY), tag(LETTER)
+    assert not router.needs_probe(spec)
+    router.compile(spec)
+    assert read == [spec.spec]
