@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping
 
 MAX_NESTING = 200
 """Levels of lists and objects, where no caller has a limit of its own."""
+MAX_GROUP_NESTING = 100
+"""Groups inside of groups of a stop regex. ``re`` compiles by recursion: how deep it gets depends on the stack
+that it is called from, and the engine, which checks again, must never refuse what its client took."""
 
 _PLAIN = (str, bytes, int, float, type(None))
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{}\]]', re.DOTALL)
@@ -49,6 +52,16 @@ def json_is_nested_within(text: str | bytes, levels: int = MAX_NESTING) -> bool:
         elif found in ("]", "}"):
             depth -= 1
     return True
+
+
+def groups_nested(pattern: str) -> int:
+    """How deep the groups of a regular expression are nested (a bracket that stands for itself in a set counts
+    too)."""
+    depth = deepest = 0
+    for bracket in re.findall(r"\\.|[()]", pattern, re.DOTALL):
+        depth += (bracket == "(") - (bracket == ")")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _nested_of(values: Iterable[object]) -> list[object]:

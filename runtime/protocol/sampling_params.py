@@ -9,6 +9,7 @@ import msgspec
 
 from ramet.runtime.protocol.errors import InvalidRequestError
 from ramet.runtime.protocol.grammar_spec import GrammarSpec
+from ramet.runtime.protocol.nesting import MAX_GROUP_NESTING, groups_nested
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
@@ -16,9 +17,6 @@ MAX_TOP_LOGPROBS = 100
 MAX_N = 1024
 MAX_INT = 2**63 - 1
 """What a message of 64 bits takes."""
-MAX_REGEX_NESTING = 100
-"""Groups inside of groups. ``re`` compiles by recursion: how deep it gets depends on the stack that it is
-called from, and the engine, which checks again, must never refuse what its client took."""
 GREEDY_TEMPERATURE = 1e-5
 
 _INT_FIELDS = (
@@ -223,8 +221,8 @@ def _check_stops(field: str, stops: object) -> None:
 
 
 def _check_pattern(pattern: str) -> None:
-    if (depth := _nesting(pattern)) > MAX_REGEX_NESTING:
-        _fail("stop_regex", f"{depth} groups inside of one another", f"at most {MAX_REGEX_NESTING} deep")
+    if (depth := groups_nested(pattern)) > MAX_GROUP_NESTING:
+        _fail("stop_regex", f"{depth} groups inside of one another", f"at most {MAX_GROUP_NESTING} deep")
     try:
         compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -233,12 +231,3 @@ def _check_pattern(pattern: str) -> None:
         ) from None
     if compiled.match("") is not None:
         _fail("stop_regex", pattern, "a pattern that does not match the empty string")
-
-
-def _nesting(pattern: str) -> int:
-    """How deep the groups of a pattern are nested (a bracket that stands for itself in a set counts too)."""
-    depth = deepest = 0
-    for bracket in re.findall(r"\\.|[()]", pattern, re.DOTALL):
-        depth += (bracket == "(") - (bracket == ")")
-        deepest = max(deepest, depth)
-    return deepest

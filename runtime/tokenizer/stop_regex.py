@@ -13,6 +13,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from ramet.runtime.protocol import InvalidRequestError
+from ramet.runtime.protocol.nesting import MAX_GROUP_NESTING, groups_nested
 
 MAX_INSTRUCTIONS = 2_000
 """Of one pattern. The worst text makes each of them cost about a microsecond per character."""
@@ -77,14 +78,13 @@ class RegexProgram:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.instructions: list[Instruction] = [Accept()]
+        if (depth := groups_nested(pattern)) > MAX_GROUP_NESTING:
+            raise self._error(f"nests {depth} groups; at most {MAX_GROUP_NESTING} are taken")
         try:
             tree = parser.parse(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
+        except (re.error, OverflowError) as error:
             raise self._error(f"is not a valid regular expression: {error}") from None
-        try:
-            self.entry = self._sequence(tree, 0, tree.state.flags)
-        except RecursionError:
-            raise self._error("is nested too deeply; simplify it") from None
+        self.entry = self._sequence(tree, 0, tree.state.flags)
         self._closures = [self._fixed_closure(at) for at in range(len(self.instructions))]
 
     def closure(

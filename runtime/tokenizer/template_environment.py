@@ -1,6 +1,7 @@
 """The Jinja environment in which chat templates run. Importing this imports jinja2."""
 
 import json
+import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NoReturn
@@ -9,6 +10,7 @@ from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -29,6 +31,29 @@ class _GenerationTag(Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
+
+
+_MAX_CALLS = 128
+"""Calls inside of calls, of macros and loops. A template that calls itself without end must not depend on how
+much of the thread's stack the server has left."""
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with a bound on calls inside of calls."""
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag])
+        self._of_thread = threading.local()
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        depth = getattr(__self._of_thread, "depth", 0)
+        if depth >= _MAX_CALLS:
+            raise RecursionError(f"it calls macros or loops inside of one another, more than {_MAX_CALLS} deep")
+        __self._of_thread.depth = depth + 1
+        try:
+            return super().call(__context, __obj, *args, **kwargs)
+        finally:
+            __self._of_thread.depth = depth
 
 
 class _Dict:
@@ -73,9 +98,7 @@ def compile_template(source: str, now: Callable[[], datetime]) -> Callable[[dict
     Raises:
         ModelLoadError: the template is not valid Jinja.
     """
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
-    )
+    environment = _Environment()
     environment.filters["tojson"] = _tojson
     environment.globals["dict"] = _Dict()
     environment.globals["namespace"] = _Namespace

@@ -9,8 +9,9 @@ import json
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -187,12 +188,23 @@ async def _client(app: Any) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+@contextmanager
+def _recursion_limit_kept() -> Iterator[None]:
+    """The cases' own encoder raises the interpreter's limit, past which a stack overflows, and leaves it so."""
+    limit = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 async def _ask(client: httpx.AsyncClient, cases: Any, row: dict[str, Any], copies: int) -> Steps:
     answered: Steps = []
     for step in cases.steps_of(row):
         earlier = [json.loads(one.text) if one.text.startswith("{") else None for one in answered]
         asked = cases.expand(step.get("json"), "smollm2", earlier)
-        content = cases.body_of(step, "smollm2", earlier)
+        with _recursion_limit_kept():
+            content = cases.body_of(step, "smollm2", earlier)
         if isinstance(asked, dict) and isinstance(asked.get("messages"), str) and asked["messages"][:2] != "hi":
             # Long conversations are written down as their text.
             asked = {**asked, "messages": [{"role": "user", "content": asked["messages"]}]}
@@ -238,16 +250,21 @@ def too_long(steps: Steps) -> None:
 
 
 def called_as_declared(steps: Steps) -> None:
-    """Each tool's arguments are an object of its own parameters, and nothing stands beside them."""
+    """Each tool's arguments are an object of its own parameters, and nothing stands beside them.
+
+    How many calls a small model makes before its tokens run out depends on the last bits of its logits, so on
+    the CPU: one behind the first may be cut.
+    """
     for step in steps:
         tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in step.asked["tools"]}
         assert step.calls
         assert step.content == ""
-        assert step.finish_reason == "tool_calls"
-        for call in step.calls:
+        assert step.finish_reason in ("tool_calls", "length")
+        whole = step.calls if step.finish_reason == "tool_calls" else step.calls[:-1] or step.calls
+        for call in whole:
             jsonschema.validate(json.loads(call["arguments"]), tools[call["name"]])
     assert all(
-        step.calls == other.calls
+        (step.calls, step.finish_reason) == (other.calls, other.finish_reason)
         for step in steps
         for other in steps
         if step.asked["tools"] == other.asked["tools"]
@@ -255,16 +272,17 @@ def called_as_declared(steps: Steps) -> None:
     )
 
 
-def called_once(steps: Steps) -> None:
+def called_in_turn(steps: Steps) -> None:
+    """Each call is named once, and a stream's parts of it say which one they are of."""
     called_as_declared(steps)
     for step in steps:
-        assert len(step.calls) == 1
+        assert len(step.calls) == 1 or not isinstance(step.asked["tool_choice"], dict)
         deltas = [call for choice in step.choices for call in _said(choice).get("tool_calls") or ()]
-        assert [call["index"] for call in deltas if "index" in call] == (
-            [0] * len(deltas) if step.is_stream else []
-        )
-        assert sum(bool(call["function"].get("name")) for call in deltas) == 1
-        assert sum(bool(call.get("id")) for call in deltas) == 1
+        indices = [call["index"] for call in deltas if "index" in call]
+        assert len(indices) == (len(deltas) if step.is_stream else 0)
+        assert indices == sorted(indices)
+        assert sum(bool(call["function"].get("name")) for call in deltas) == len(step.calls)
+        assert sum(bool(call.get("id")) for call in deltas) == len(step.calls)
 
 
 def values_hold(steps: Steps) -> None:
@@ -579,10 +597,10 @@ JUDGES: dict[str, Callable[[Steps], None]] = {
     "B034": judge_limit, "B037": judge_envelopes, "B038": too_long, "B039": too_long, "B043": judge_differ,
     "B044": all_refused_but_the_last, "B045": judge_bias, "B047": judge_roles, "B048": judge_same_prompt,
     "B051": judge_empty, "B053": judge_models, "B056": judge_usage, "B057": judge_first_tokens,
-    "B058": judge_continuation, "B059": all_refused, "B063": called_once, "B065": called_as_declared,
-    "B066": called_as_declared, "B067": called_once, "B069": judge_tools_left_out, "B070": judge_tools_shown,
-    "B072": called_as_declared, "B075": called_once, "B078": all_answered, "B079": all_answered,
-    "B080": judge_arguments, "B081": all_answered, "B083": called_once, "B084": called_once,
+    "B058": judge_continuation, "B059": all_refused, "B063": called_in_turn, "B065": called_as_declared,
+    "B066": called_as_declared, "B067": called_in_turn, "B069": judge_tools_left_out, "B070": judge_tools_shown,
+    "B072": called_as_declared, "B075": called_in_turn, "B078": all_answered, "B079": all_answered,
+    "B080": judge_arguments, "B081": all_answered, "B083": called_in_turn, "B084": called_in_turn,
     "B086": judge_cut_call, "B087": all_refused_but_the_last, "B088": values_hold_or_refused,
     "B092": all_refused_but_the_last, "B093": values_hold, "B095": judge_object, "B096": values_hold_or_refused,
     "B098": all_refused_but_the_last, "B102": all_refused_but_the_last, "B103": values_hold_or_refused,

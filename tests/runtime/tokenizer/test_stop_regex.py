@@ -207,7 +207,8 @@ class TestRefusals:
             ("a{99999999999999999999}", "not a valid"),
             (".{5000}", f"more than {MAX_INSTRUCTIONS} states"),
             ("(?:a{50}){50}", "shorten it or its counted repeats"),
-            ("(" * 5000 + "a" + ")" * 5000, "stop_regex"),
+            ("(" * 101 + "a" + ")" * 101, "nests 101 groups; at most 100"),
+            ("(?:" * 5000 + "a" + ")" * 5000, "nests 5000 groups"),
         ],
     )
     def test_what_cannot_be_searched_is_named(self, pattern: str, said: str) -> None:
@@ -215,6 +216,9 @@ class TestRefusals:
             RegexProgram(pattern)
         assert error.value.field == "stop_regex"
         assert str(error.value).startswith(f"stop_regex {pattern[:80]!r} ")
+
+    def test_groups_nest_as_deep_as_said(self) -> None:
+        assert search("(" * 100 + "a" + ")" * 100, "ba") == [RegexMatch(1, 2)]
 
     def test_the_bound_counts_instructions(self) -> None:
         assert len(RegexProgram(f".{{{MAX_INSTRUCTIONS - 1}}}").instructions) == MAX_INSTRUCTIONS

@@ -124,12 +124,42 @@ class TestErrors:
             ("{{ strftime_now(3) }}", "TypeError"),
             ("{{ 10.0 ** 400 }}", "OverflowError"),
             ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+            ("{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}", "RecursionError"),
+            (
+                "{% macro f() %}{{ caller() }}{% call f() %}{% endcall %}{% endmacro %}"
+                "{% call f() %}{% endcall %}",
+                "RecursionError",
+            ),
+            ("{% block b %}{{ self.b() }}{% endblock %}", "RecursionError"),
         ],
     )
     def test_a_failure_names_its_kind(self, source: str, kind: str) -> None:
         with pytest.raises(InvalidRequestError, match=f"fails on messages: {kind}: ") as error:
             render(source)
         assert error.value.field == "messages"
+
+    @pytest.mark.parametrize(
+        ("depth", "refused"),
+        [(100, False), (200, True)],
+    )
+    def test_calls_nest_up_to_a_bound(self, depth: int, refused: bool) -> None:
+        """Of macros, and of loops over what is nested; a renderer goes on after a refusal."""
+        nested: list[Any] = []
+        for _ in range(depth - 1):
+            nested = [nested]
+        renderer = compile_template(
+            "{% macro down(n) %}{{ n }}{% if n %} {{ down(n - 1) }}{% endif %}{% endmacro %}"
+            "{% for inner in [values] recursive %}.{{ loop(inner) }}{% endfor %}"
+            "{% if n %}{{ down(n) }}{% endif %}",
+            datetime.now,
+        )
+        for variables in ({"values": nested, "n": 0}, {"values": [], "n": depth}):
+            if refused:
+                with pytest.raises(InvalidRequestError, match="inside of one another, more than 128 deep"):
+                    renderer(variables)
+            else:
+                renderer(variables)
+        assert renderer({"values": [], "n": 2}) == ".2 1 0"
 
     @pytest.mark.parametrize(
         ("source", "line"),
