@@ -342,7 +342,8 @@ def test_a_server_that_goes_is_told_as_an_error() -> None:
     def endless(s: Any) -> None:
         s += ramet.user("one") + ramet.assistant(ramet.gen("first", max_tokens=4, seed=1)) + ramet.user("two")
         branches = s.fork(80)
-        branches += ramet.assistant(ramet.gen("branch", max_tokens=1700, ignore_eos=True, seed=1))
+        for seed, branch in enumerate(branches):  # calls of one seed would be made once, and soon be over
+            branch += ramet.assistant(ramet.gen("branch", max_tokens=1700, ignore_eos=True, seed=seed))
         branches.join()
 
     with opened(ServerConfig(drain_timeout=0.0)) as pair:
