@@ -24,6 +24,7 @@ def chat(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "auto",
+    kv_cache_dtype: options.KvCacheDtype = "auto",
     kv_tokens: options.KvTokens = None,
     threads: options.Threads = None,
 ) -> None:
@@ -35,7 +36,13 @@ def chat(
         raise InvalidRequestError("stdin is closed; the conversation comes from there", field="stdin")
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     engine = options.open_engine(
-        model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
+        model=model,
+        device=device,
+        dtype=dtype,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        kv_tokens=kv_tokens,
+        threads=threads,
     )
     with engine:
         options.check_chat(engine, "complete text with ramet generate --raw")

@@ -26,6 +26,7 @@ def generate(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "auto",
+    kv_cache_dtype: options.KvCacheDtype = "auto",
     kv_tokens: options.KvTokens = None,
     threads: options.Threads = None,
 ) -> None:
@@ -43,7 +44,13 @@ def generate(
     )
     text = _read_stdin(raw) if prompt == "-" else options.check_utf8(prompt, "prompt")
     engine = options.open_engine(
-        model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
+        model=model,
+        device=device,
+        dtype=dtype,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        kv_tokens=kv_tokens,
+        threads=threads,
     )
     messages = [{"role": "user", "content": text}]
     if system is not None:

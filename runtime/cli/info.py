@@ -76,6 +76,7 @@ def info(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "auto",
+    kv_cache_dtype: options.KvCacheDtype = "auto",
     kv_tokens: options.KvTokens = None,
     threads: options.Threads = None,
 ) -> None:
@@ -86,7 +87,13 @@ def info(
     import_module("ramet.runtime.engine")
     clock.lap("import ramet")
     engine = options.open_engine(
-        model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
+        model=model,
+        device=device,
+        dtype=dtype,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        kv_tokens=kv_tokens,
+        threads=threads,
     )
     clock.lap("open the engine")
     with engine:

@@ -34,6 +34,14 @@ Quantization = Annotated[
         rich_help_panel=ENGINE_PANEL,
     ),
 ]
+KvCacheDtype = Annotated[
+    str,
+    typer.Option(
+        help="auto (bfloat16 beside int8 weights where the CPU multiplies it, else as --dtype), float32, "
+        "bfloat16, float16; on CUDA also fp8 or int8.",
+        rich_help_panel=ENGINE_PANEL,
+    ),
+]
 KvTokens = Annotated[
     int | None,
     typer.Option(

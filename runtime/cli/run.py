@@ -27,6 +27,7 @@ def run(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "auto",
+    kv_cache_dtype: options.KvCacheDtype = "auto",
     kv_tokens: options.KvTokens = None,
     threads: options.Threads = None,
 ) -> None:
@@ -38,7 +39,13 @@ def run(
     program = _load_main(file)
     _check_arguments(file, program, arguments or [])
     engine = options.open_engine(
-        model=model, device=device, dtype=dtype, quantization=quantization, kv_tokens=kv_tokens, threads=threads
+        model=model,
+        device=device,
+        dtype=dtype,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        kv_tokens=kv_tokens,
+        threads=threads,
     )
     with engine:
         started = time.perf_counter()

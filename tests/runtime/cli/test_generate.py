@@ -20,8 +20,9 @@ def test_the_answer_goes_to_stdout_and_its_cost_to_stderr(ramet: Any, fake_engin
 
 def test_options_reach_the_engine(ramet: Any, fake_engine: Any) -> None:
     line = "generate hi --system brief -t 0.5 --top-p 0.9 --top-k 7 --seed 3 --stop a --stop b --max-tokens 9"
-    engine = "--model m --device cpu --dtype float32 --quantization none --kv-tokens 99 --threads 2"
-    done = ramet(*line.split(), *engine.split())
+    engine = "--model m --device cpu --dtype float32 --quantization none"
+    pool = "--kv-cache-dtype float16 --kv-tokens 99 --threads 2"
+    done = ramet(*line.split(), *engine.split(), *pool.split())
     assert done.status == 0
     assert fake_engine.prompts == [[{"role": "system", "content": "brief"}, {"role": "user", "content": "hi"}]]
     assert fake_engine.params == [
@@ -32,6 +33,7 @@ def test_options_reach_the_engine(ramet: Any, fake_engine: Any) -> None:
         "device": "cpu",
         "dtype": "float32",
         "quantization": "none",
+        "kv_cache_dtype": "float16",
         "kv_tokens": 99,
         "threads": 2,
     }
