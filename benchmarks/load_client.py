@@ -1,7 +1,7 @@
-"""One streamed chat completion of an OpenAI-compatible server, with the caller's clock on every chunk."""
+"""One streamed answer of an OpenAI-compatible server, with the caller's clock on every chunk."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,9 @@ import msgspec
 
 STREAM_END = b"[DONE]"
 CONNECT_SECONDS = 30.0
+
+Messages = Sequence[Mapping[str, str]]
+"""Of a conversation, as OpenAI's API has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,14 @@ class Target:
 
     @property
     def chat_url(self) -> str:
-        return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
+        return self._route("chat/completions")
+
+    @property
+    def completion_url(self) -> str:
+        return self._route("completions")
+
+    def _route(self, name: str) -> str:
+        return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{name}"
 
 
 @dataclass(slots=True)
@@ -62,9 +72,22 @@ class LoadClient:
 
     async def call(self, prompt: str, max_tokens: int) -> ServedCall:
         """A greedy answer to one user's message. What goes wrong is in the result's ``error``."""
+        return await self.chat([{"role": "user", "content": prompt}], max_tokens)
+
+    async def chat(self, messages: Messages, max_tokens: int, **fields: Any) -> ServedCall:
+        """A greedy answer to a conversation. ``fields`` replace those of the body."""
+        return await self._send(self._target.chat_url, {"messages": list(messages)}, max_tokens, fields)
+
+    async def complete(self, prompt: str, max_tokens: int) -> ServedCall:
+        """How a text goes on, greedily; no chat template adds to its tokens."""
+        return await self._send(self._target.completion_url, {"prompt": prompt}, max_tokens, {})
+
+    async def _send(
+        self, url: str, asked: dict[str, Any], max_tokens: int, fields: dict[str, Any]
+    ) -> ServedCall:
         body: dict[str, Any] = {
             "model": self._target.model,
-            "messages": [{"role": "user", "content": prompt}],
+            **asked,
             "max_tokens": max_tokens,
             "temperature": 0.0,
             "stream": True,
@@ -72,9 +95,10 @@ class LoadClient:
         }
         if self._target.ignore_eos:
             body["ignore_eos"] = True
+        body |= fields
         done = ServedCall(sent=time.perf_counter())
         try:
-            async with self._http.stream("POST", self._target.chat_url, json=body) as response:
+            async with self._http.stream("POST", url, json=body) as response:
                 if response.status_code != 200:
                     said = (await response.aread()).decode(errors="replace")
                     done.error = f"status {response.status_code}: {said[:300]}"
@@ -160,6 +184,8 @@ def _said(chunk: dict[str, Any]) -> str:
     choices = chunk.get("choices")
     if not choices:
         return ""
+    if text := choices[0].get("text"):
+        return str(text)
     delta = choices[0].get("delta") or {}
-    text: str = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or ""
-    return text
+    said: str = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or ""
+    return said

@@ -47,7 +47,7 @@ class Meter:
     def __init__(self) -> None:
         self._wall = time.perf_counter()
         self._cpu = time.process_time()
-        self._machine = _machine_cpu_seconds()
+        self._machine = machine_cpu_seconds()
 
     def stop(self, rounds: list[list[CallRecord]]) -> Run:
         wall = time.perf_counter() - self._wall
@@ -55,7 +55,7 @@ class Meter:
         # Kilobytes on Linux, bytes on macOS: getrusage(2).
         unit = 1 if sys.platform == "darwin" else 1024
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        now, before = _machine_cpu_seconds(), self._machine
+        now, before = machine_cpu_seconds(), self._machine
         others = max(0.0, now - before - cpu) if now is not None and before is not None else None
         return Run(rounds=rounds, wall=wall, cpu=cpu, peak_memory_bytes=peak, others_cpu=others)
 
@@ -93,7 +93,7 @@ def metrics(run: Run) -> dict[str, float | None]:
     }
 
 
-def _machine_cpu_seconds() -> float | None:
+def machine_cpu_seconds() -> float | None:
     """CPU seconds of all processes since boot: user, nice, system, interrupts, steal (proc_stat(5))."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
