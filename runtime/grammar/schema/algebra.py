@@ -178,7 +178,7 @@ class Algebra:
             self._recursive.add(self._running[key])
             return Node((Ref(self._running[key]),))
         self._num_names += 1
-        own_name = f"{key[0]} {self._num_names}{_origin(name)}"
+        own_name = f"{key[0]} {self._num_names}{origin(name)}"
         if self._is_open(name):
             self._pending[own_name] = (name, other)
             self._memo[key] = Node((Ref(own_name),))
@@ -270,8 +270,9 @@ class Algebra:
                 return isinstance(value, Mapping) and _bounded(lambda: objects.accepts(option, value, self))
 
 
-def _origin(name: str) -> str:
-    """The pointer in the schema that a combination began with."""
+def origin(name: str) -> str:
+    """The pointer in the schema that a definition comes from, or a combination began with; the names of the
+    latter begin with a word."""
     return name[name.index("/") :] if "/" in name else ""
 
 

@@ -54,6 +54,10 @@ class Document:
             pointer = pointer.rpartition("/")[0]
         return self.bases.get(pointer, _NO_BASE)
 
+    def has(self, pointer: str) -> bool:
+        """Something is at ``pointer``."""
+        return _walk(self.root, pointer) is not None
+
     def at(self, pointer: str) -> object:
         """The value at ``pointer``, which exists."""
         found = _walk(self.root, pointer)

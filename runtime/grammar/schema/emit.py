@@ -7,10 +7,11 @@ from fractions import Fraction
 from typing import TypeVar
 
 from ramet.runtime.grammar.schema import numbers
-from ramet.runtime.grammar.schema.algebra import Algebra
+from ramet.runtime.grammar.schema.algebra import Algebra, origin
 from ramet.runtime.grammar.schema.emit_arrays import expand_array
 from ramet.runtime.grammar.schema.emit_objects import count_bounds, expand_object, forbid_names, spare_names
 from ramet.runtime.grammar.schema.emit_strings import engine_pattern, string_patterns
+from ramet.runtime.grammar.schema.origins import Origins
 from ramet.runtime.grammar.schema.productive import option_is_productive, productive, reachable
 from ramet.runtime.grammar.schema.records import Unsupported
 from ramet.runtime.grammar.schema.shapes import (
@@ -58,6 +59,12 @@ class Emitter:
         self._productive: frozenset[str] = frozenset()
         self._learn(root)
         self._numbers: dict[str, str] = {}
+        self._origins: dict[int, tuple[object, str]] = {}
+
+    @property
+    def origins(self) -> Origins:
+        """Of what was emitted, where in the caller's schema it comes from, as far as that is known."""
+        return self._origins
 
     def emit(self, root: Node) -> Json | bool:
         """The schema of ``root``, with $defs; False: no value meets it."""
@@ -78,8 +85,19 @@ class Emitter:
         definitions: Json = {}
         while len(definitions) < len(self._numbers):
             for name, key in list(self._numbers.items())[len(definitions) :]:
-                definitions[key] = self._schema(self._algebra.definition(name))
-        return {**schema, "$defs": definitions} if definitions else schema
+                definition = self._schema(self._algebra.definition(name))
+                self._originates(definition, origin(name))
+                definitions[key] = definition
+        if not definitions:
+            return schema
+        whole: Json = {**schema, "$defs": definitions}
+        if id(schema) in self._origins:
+            self._originates(whole, self._origins[id(schema)][1])
+        return whole
+
+    def _originates(self, schema: Json | bool, at: str) -> None:
+        if not isinstance(schema, bool):
+            self._origins.setdefault(id(schema), (schema, at))
 
     def _learn(self, node: Node) -> None:
         """Writing conditions out can make new definitions: which of them have a value has to be known."""
@@ -114,6 +132,13 @@ class Emitter:
         return others[0] if len(others) == 1 else {"anyOf": others}
 
     def _options(self, option: Option) -> list[Json]:
+        written = self._written(option)
+        if isinstance(option, Number | String | Array | Object):
+            for schema in written:
+                self._originates(schema, option.at)
+        return written
+
+    def _written(self, option: Option) -> list[Json]:
         match option:
             case Everything():
                 return [{}]

@@ -50,8 +50,12 @@ class Obstacles(Mapping[str, tuple[Unsupported, ...]]):
     at once; each then works out the same.
     """
 
-    def __init__(self, schema: Schema | bool, limits: SchemaLimits) -> None:
+    def __init__(
+        self, schema: Schema | bool, limits: SchemaLimits, locate: Callable[[Unsupported], Unsupported]
+    ) -> None:
+        """``locate``: from one at a pointer of ``schema`` to the same at one of the caller's."""
         self._schema = schema
+        self._locate = locate
         self._limits = limits
         self._known: Known = {}
         self._found: dict[str, tuple[Unsupported, ...]] = {}
@@ -84,7 +88,7 @@ class Obstacles(Mapping[str, tuple[Unsupported, ...]]):
             ]
             if len(found) >= _MOST_LISTED:
                 break
-        return tuple(found)
+        return tuple(dict.fromkeys(map(self._locate, found)))
 
 
 def subschemas(schema: Schema | bool) -> Iterator[tuple[str, Schema]]:

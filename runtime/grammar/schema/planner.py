@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
-from ramet.runtime.grammar.schema.algebra import TooComplexError
+from ramet.runtime.grammar.schema.algebra import TooComplexError, origin
 from ramet.runtime.grammar.schema.automaton import TooLargeError
 from ramet.runtime.grammar.schema.contradiction import contradiction
 from ramet.runtime.grammar.schema.document import Document, load
 from ramet.runtime.grammar.schema.emit import Emitter
 from ramet.runtime.grammar.schema.engines import Obstacles
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits
+from ramet.runtime.grammar.schema.origins import Origins, in_source, origin_of
 from ramet.runtime.grammar.schema.productive import baseless, reachable
 from ramet.runtime.grammar.schema.records import SchemaPlan, Unsupported
 from ramet.runtime.grammar.schema.translate import Translator
@@ -40,30 +42,34 @@ def plan(
     source = schema if isinstance(schema, str) else _dump(schema)
     document = load(source, limits)
     try:
-        written, issues, notes = _rewrite(document, at, limits, approximate=False)
+        written, origins, issues, notes = _rewrite(document, at, limits, approximate=False)
         if issues:
             # Without complements: what is lost may only make the schema weaker, never stricter.
-            written, more, notes = _rewrite(document, at, limits, approximate=True)
-            issues = tuple(dict.fromkeys(issues + more))
+            written, origins, more, notes = _rewrite(document, at, limits, approximate=True)
+            issues = tuple(dict.fromkeys(in_source(issue, document) for issue in issues + more))
         if written is False:
             raise UnsupportedConstraintError(contradiction(document, limits, at), field="grammar")
     except RecursionError:
         raise InvalidRequestError(
             "the schema nests too deeply, through its references, to be read; flatten it", field="grammar"
         ) from None
+
+    def locate(issue: Unsupported) -> Unsupported:
+        return in_source(replace(issue, pointer=origin_of(issue.pointer, written, origins, document)), document)
+
     return SchemaPlan(
         source=source,
         text=_dump({} if written is True else written),
         unsupported=issues,
-        obstacles=Obstacles(written, limits),
+        obstacles=Obstacles(written, limits, locate),
         notes=notes,
     )
 
 
 def _rewrite(
     document: Document, at: str, limits: SchemaLimits, *, approximate: bool
-) -> tuple[Json, tuple[Unsupported, ...], tuple[str, ...]]:
-    """The plain schema, what it leaves out, and notes."""
+) -> tuple[Json, Origins, tuple[Unsupported, ...], tuple[str, ...]]:
+    """The plain schema, where its parts come from, what it leaves out, and notes."""
     translator = Translator(document, limits, approximate=approximate)
     try:
         root = translator.root(at)
@@ -71,20 +77,15 @@ def _rewrite(
         circle = baseless(names, translator.algebra)
         if circle is not None:
             raise UnsupportedConstraintError(
-                f"the recursive $ref at #{_origin(circle)} has no base: it refers back to itself before any "
+                f"the recursive $ref at #{origin(circle)} has no base: it refers back to itself before any "
                 "array or object begins; let the recursion go through a property or an item",
                 field="grammar",
             )
         emitter = Emitter(translator.algebra, root)
         written = emitter.emit(root)
     except (TooComplexError, TooLargeError):
-        return True, (*translator.issues, _TOO_COMPLEX), translator.notes
-    return written, (*translator.issues, *emitter.issues), translator.notes
-
-
-def _origin(name: str) -> str:
-    """The pointer in the schema that a definition comes from; the algebra's own begin with a word."""
-    return name if name.startswith("/") or not name else "/" + name.partition("/")[2] if "/" in name else ""
+        return True, {}, (*translator.issues, _TOO_COMPLEX), translator.notes
+    return written, emitter.origins, (*translator.issues, *emitter.issues), translator.notes
 
 
 def _dump(value: object) -> str:

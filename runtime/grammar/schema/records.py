@@ -25,7 +25,8 @@ class Unsupported:
     @property
     def location(self) -> str:
         """The JSON pointer of the keyword itself, as a URI fragment such as ``#/properties/a/not``."""
-        return f"#{self.pointer}/{self.keyword}" if self.keyword else f"#{self.pointer}"
+        escaped = self.keyword.replace("~", "~0").replace("/", "~1")
+        return f"#{self.pointer}/{escaped}" if self.keyword else f"#{self.pointer}"
 
     def __str__(self) -> str:
         return f"{self.location}: {self.why}; {self.remedy}"

@@ -65,7 +65,9 @@ def test_obstacles_are_a_mapping_of_the_engines_that_have_any() -> None:
 
 def test_a_pattern_that_is_too_large_to_read_again_is_left_to_the_safest_engine() -> None:
     planned = plan({"enum": [1, 2], "type": "integer"})
-    assert not Obstacles(json.loads(planned.text), DEFAULT_LIMITS)
-    long = Obstacles({"type": "string", "pattern": "^" + "a" * 5_000 + "$"}, DEFAULT_LIMITS)
+    assert not Obstacles(json.loads(planned.text), DEFAULT_LIMITS, lambda issue: issue)
+    long = Obstacles(
+        {"type": "string", "pattern": "^" + "a" * 5_000 + "$"}, DEFAULT_LIMITS, lambda issue: issue
+    )
     assert list(long) == ["xgrammar", "outlines"]
     assert "of this size" in long["outlines"][0].why

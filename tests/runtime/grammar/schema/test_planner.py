@@ -192,7 +192,7 @@ def test_properties_keep_their_order() -> None:
         ({"properties": {"a~/b": {"pattern": "(a)\\1"}}}, "#/properties/a~0~1b/pattern"),
         ({"allOf": [{}], "unevaluatedProperties": False}, "#/unevaluatedProperties"),
         ({"type": "string", "format": "idn-hostname"}, "#/format"),
-        ({"type": "number", "not": {"type": "integer"}}, "#/not/not"),
+        ({"type": "number", "not": {"type": "integer"}}, "#/not"),
         ({"type": "integer", "minimum": 2**60}, "#/minimum"),
         ({"type": "number", "multipleOf": 0.1234567}, "#/multipleOf"),
         ({"type": "object", "minProperties": 3}, "#/minProperties"),
