@@ -1,7 +1,8 @@
 """The embedded models' greedy text is transformers' greedy text: 20 prompts, 64 tokens, fp32.
 
 transformers reads the same GGUF file and is asked once per prompt, over prompt and answer together: the
-answer is its own greedy one exactly if each token is the most probable after the tokens before it.
+answer is its own greedy one exactly if each token is the most probable after the tokens before it, or as
+probable as that but for the rounding of sums.
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from ramet.runtime.protocol import ModelLoadError
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NUM_TOKENS = 64
+TIE = 1e-3
+"""Between logits that are closer than this the order of fp32's sums decides, which differs between CPUs."""
 PROMPTS = [
     "The capital of France is",
     "Once upon a time there was a fox who",
@@ -68,8 +71,9 @@ def test_greedy_text_is_that_of_transformers(pair: tuple[Engine, Any]) -> None:
         start = len(output.prompt_token_ids)
         ids = torch.tensor([output.prompt_token_ids + output.token_ids[:-1]])
         with torch.inference_mode():
-            expected = oracle(ids).logits[0, start - 1 :].argmax(-1).tolist()
-        assert output.token_ids == expected, prompt
+            logits = oracle(ids).logits[0, start - 1 :]
+        chosen = logits.gather(-1, torch.tensor(output.token_ids)[:, None])[:, 0]
+        assert (logits.amax(-1) - chosen).max() <= TIE, prompt
 
 
 def _gguf_path(name: str) -> Path:

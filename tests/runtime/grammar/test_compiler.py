@@ -7,7 +7,15 @@ import pytest
 
 from ramet.runtime.grammar.compiler import CompileLimits, GrammarCompiler, canonical_key
 from ramet.runtime.grammar.service import ProbeLimits
-from ramet.runtime.protocol import Choice, Ebnf, Prefix, Regex, RequestFailedError, UnsupportedConstraintError
+from ramet.runtime.protocol import (
+    Choice,
+    Ebnf,
+    GrammarSpec,
+    Prefix,
+    Regex,
+    RequestFailedError,
+    UnsupportedConstraintError,
+)
 from tests.runtime.grammar.service.reachable import builders_reachable  # noqa: F401
 from tests.runtime.grammar.service.test_job_threads import LIMIT, until
 from tests.runtime.grammar.service.troubled import VOCABULARY, CompiledRepeat, TroubledBackend
@@ -114,8 +122,16 @@ def test_a_spec_behind_others_waits_for_a_bounded_time_and_may_come_again(backen
     with pytest.raises(RequestFailedError, match=r"not compiled within 0\.1 s.*try again"):
         waiting.result()
     backend.let_go.set()
-    assert isinstance(compiler.compile(Regex("quick")), CompiledRepeat)
+    # On a machine that is busy the thread may take longer than that to come back to it.
+    until(lambda: is_compiled(compiler, Regex("quick")))
     compiler.close()
+
+
+def is_compiled(compiler: GrammarCompiler, spec: GrammarSpec) -> bool:
+    try:
+        return isinstance(compiler.compile(spec), CompiledRepeat)
+    except RequestFailedError:
+        return False
 
 
 def test_what_is_risky_is_compiled_in_a_child_first(
