@@ -54,6 +54,8 @@ class ServedCall:
     num_cached_tokens: int = 0
     error: str | None = None
     """Why it is no whole answer."""
+    finish_reason: str | None = None
+    """As the server says it: stop, length, ...; None: it did not say."""
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -143,7 +145,9 @@ async def _follow(response: httpx.Response, done: ServedCall) -> None:
             done.error = f"error in the stream: {data[:300].decode(errors='replace')}"
             return
         # Some servers end a stream without [DONE]: one whose answer says how it ended is whole as well.
-        is_whole = is_whole or any(choice.get("finish_reason") for choice in chunk.get("choices") or ())
+        reasons = [choice.get("finish_reason") for choice in chunk.get("choices") or ()]
+        done.finish_reason = next(filter(None, reasons), done.finish_reason)
+        is_whole = is_whole or done.finish_reason is not None
         _count(chunk.get("usage") or {}, done)
         if text := _said(chunk):
             now = time.perf_counter()

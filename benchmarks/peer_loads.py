@@ -123,6 +123,7 @@ def run_metrics(load: Load, run: ServedRun) -> dict[str, float | None]:
     """Throughput in tokens/s, times in milliseconds, shares of 1. Failed calls count only as ``failed``.
 
     TPOT runs from the first to the last token of an answer; ``valid_share`` is of all answers asked for.
+    ``wrong``: how many are invalid though it was not the limit of tokens that ended them.
     """
     calls = [call for one in run.rounds for call in one]
     good = [call for call in calls if call.error is None]
@@ -131,9 +132,11 @@ def run_metrics(load: Load, run: ServedRun) -> dict[str, float | None]:
     tpots = [1e3 * value for call in good if (value := call.seconds_per_token) is not None]
     num_prompt = sum(call.num_prompt_tokens for call in good)
     num_output = sum(call.num_output_tokens for call in good)
-    valid = None
+    valid = wrong = None
     if load.schema is not None:
-        valid = sum(problem(load.schema, call.text) is None for call in good) / len(calls)
+        invalid = [call for call in good if problem(load.schema, call.text) is not None]
+        valid = (len(good) - len(invalid)) / len(calls)
+        wrong = float(sum(call.finish_reason != "length" for call in invalid))
     return {
         "output_tokens_per_s": num_output / run.wall,
         "ttft_mean_ms": statistics.mean(ttfts) if ttfts else None,
@@ -142,6 +145,7 @@ def run_metrics(load: Load, run: ServedRun) -> dict[str, float | None]:
         "ttft_later_turns_ms": statistics.mean(later) if later else None,
         "tpot_median_ms": statistics.median(tpots) if tpots else None,
         "valid_share": valid,
+        "wrong": wrong,
         "cached_share": sum(call.num_cached_tokens for call in good) / num_prompt if num_prompt else None,
         "prompt_tokens": float(num_prompt),
         "output_tokens": float(num_output),

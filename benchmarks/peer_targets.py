@@ -21,8 +21,8 @@ class Target:
     lower_is_better: bool = False
     family: str = ""
     """Only peers whose names begin so are compared with."""
-    needs: tuple[str, float] | None = None
-    """Another metric of ramet's in that case, and what it has to be at least."""
+    needs_none: str | None = None
+    """Another metric of ramet's in that case, which has to be 0."""
 
 
 TARGETS = (
@@ -31,7 +31,7 @@ TARGETS = (
     Target("W3", "output_tokens_per_s", "tokens/s", 4.0),
     Target("W4", "output_tokens_per_s", "tokens/s", 3.0),
     Target("W4", "ttft_later_turns_ms", "TTFT of later turns, ms", 5.0, lower_is_better=True),
-    Target("W5", "output_tokens_per_s", "tokens/s, all valid", 2.5, needs=("valid_share", 1.0)),
+    Target("W5", "output_tokens_per_s", "tokens/s, no whole answer invalid", 2.5, needs_none="wrong"),
     Target("W5u", "output_tokens_per_s", "tokens/s", None),
     Target("W6", "ttft_median_ms", "TTFT, ms", 2.0, lower_is_better=True),
     Target(SERVER, "peak_memory_mb", "peak memory, MB", 1.0, lower_is_better=True),
@@ -79,9 +79,9 @@ def _verdict(target: Target, medians: Sequence[Median]) -> Verdict | None:
     if target.times is not None:
         # Memory is to be below: a ratio of 1 is not.
         enough = ratio >= target.times if target.times > 1 else ratio > target.times
-        reached = enough and not ours.get("failed") and _has(ours, target.needs)
+        reached = enough and not ours.get("failed") and _has_no(ours, target.needs_none)
     return Verdict(target, value, best_peer, best, ratio, reached)
 
 
-def _has(ours: dict[str, float | None], needs: tuple[str, float] | None) -> bool:
-    return needs is None or (ours.get(needs[0]) or 0.0) >= needs[1]
+def _has_no(ours: dict[str, float | None], metric: str | None) -> bool:
+    return metric is None or ours.get(metric) == 0

@@ -52,6 +52,7 @@ COLUMNS = [
     ("tpot_median_ms", "TPOT ms", ".1f"),
     ("cached_share", "cached", ".1%"),
     ("valid_share", "valid", ".0%"),
+    ("wrong", "wrong", ".0f"),
     ("failed", "failed", ".0f"),
     ("wall_s", "s", ".1f"),
     ("client_cpu_s", "client, CPU s", ".1f"),

@@ -69,6 +69,7 @@ def test_a_server_that_ends_without_a_word_but_said_why() -> None:
     usage = 'data: {"choices": [], "usage": {"prompt_tokens": 3, "prompt_tokens_details": null}}\n\n'
     done, _ = ask(chunk("a"), chunk("b"), ended, usage)
     assert (done.error, done.text, done.num_prompt_tokens, done.num_output_tokens) == (None, "ab", 3, 2)
+    assert done.finish_reason == "length"
 
 
 def test_usage_may_come_with_each_chunk_and_reasoning_under_either_name() -> None:
@@ -103,3 +104,26 @@ def test_nobody_there() -> None:
             return await client.call("hello", 5)
 
     assert "ConnectError" in (asyncio.run(run()).error or "")
+
+
+def test_texts_go_on_and_conversations_are_sent_whole() -> None:
+    seen: list[tuple[str, dict[str, object]]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.url.path, json.loads(request.content)))
+        return httpx.Response(200, text=f"data: {json.dumps({'choices': [{'text': 'on'}]})}\n\n" + DONE)
+
+    async def run() -> list[ServedCall]:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+            client = LoadClient(TARGET, http)
+            messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+            return [
+                await client.complete("it goes", 3),
+                await client.chat(messages, 4, ignore_eos=False, seed=1),
+            ]
+
+    assert [done.text for done in asyncio.run(run())] == ["on", "on"]
+    (path, body), (chat_path, chat) = seen
+    assert (path, body["prompt"], body["max_tokens"]) == ("/v1/completions", "it goes", 3)
+    assert chat_path == "/v1/chat/completions"
+    assert (chat["ignore_eos"], chat["seed"], len(str(chat["messages"])) > 20) == (False, 1, True)

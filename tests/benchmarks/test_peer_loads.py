@@ -146,6 +146,9 @@ def test_figures() -> None:
     assert metrics["ttft_later_turns_ms"] == pytest.approx(300)
     assert metrics["tpot_median_ms"] == pytest.approx(100)
     assert metrics["valid_share"] == pytest.approx(1 / 3)
+    assert metrics["wrong"] == 1
+    second.finish_reason = "length"
+    assert run_metrics(load, ServedRun([[first, second]], wall=1.0))["wrong"] == 0, "it was cut"
     assert metrics["cached_share"] == pytest.approx(0.2)
     assert (metrics["requests"], metrics["failed"]) == (3, 1)
     empty = run_metrics(Load("W1"), ServedRun([[failed]], wall=1.0))
