@@ -111,6 +111,15 @@ def requests_of(encode: Any, rng: Random, count: int, **fields: Any) -> list[Gen
     ]
 
 
+def two_long_ones(encode: Any) -> list[GenerateInput]:
+    """Whatever the model says: more than 70 tokens each, with the prompt."""
+    params = SamplingParams(max_tokens=70, temperature=0, ignore_eos=True)
+    return [
+        GenerateInput(request_id=f"long{index}", token_ids=encode(text), params=params)
+        for index, text in enumerate(("Once upon a time", "A list of many towns:"))
+    ]
+
+
 def same(
     rig: Rig, cores: Sequence[EngineCore], sources: Sequence[GenerateInput], alone: dict[str, Answer]
 ) -> None:
@@ -131,7 +140,7 @@ def test_drafts_threads_and_company_change_no_bit_of_a_constrained_answer() -> N
     loaded = load_model("smollm2")
     tokenizer = FastTokenizer(loaded.tokenizer_spec)
     rig, router = Rig(loaded.model, tokenizer), EngineRouter(tokenizer)
-    sources = requests_of(tokenizer.encode, Random(3), 8)
+    sources = [*two_long_ones(tokenizer.encode), *requests_of(tokenizer.encode, Random(3), 8)]
     alone = {source.request_id: rig.alone(source, router) for source in sources}
     for source in sources:
         answer = alone[source.request_id]
@@ -150,7 +159,7 @@ def test_drafts_threads_and_company_change_no_bit_of_a_constrained_answer() -> N
     ]
     same(rig, cores, sources, alone)
     assert cores[0].stats().accepted_draft_tokens > 10
-    assert cores[1].stats().preemptions > 0
+    assert cores[1].stats().preemptions > 0, "the long ones do not fit beside each other"
     threads.close()
 
 
