@@ -87,17 +87,7 @@ class LoadClient:
     async def _send(
         self, url: str, asked: dict[str, Any], max_tokens: int, fields: dict[str, Any]
     ) -> ServedCall:
-        body: dict[str, Any] = {
-            "model": self._target.model,
-            **asked,
-            "max_tokens": max_tokens,
-            "temperature": 0.0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if self._target.ignore_eos:
-            body["ignore_eos"] = True
-        body |= fields
+        body = request_body(self._target, asked, max_tokens, fields)
         done = ServedCall(sent=time.perf_counter())
         try:
             async with self._http.stream("POST", url, json=body) as response:
@@ -105,7 +95,7 @@ class LoadClient:
                     said = (await response.aread()).decode(errors="replace")
                     done.error = f"status {response.status_code}: {said[:300]}"
                     return done
-                await _follow(response, done)
+                await follow(event_data(response.aiter_bytes()), done)
         except httpx.HTTPError as error:
             done.error = f"{type(error).__name__}: {error}"
         return done
@@ -126,17 +116,41 @@ async def open_client(target: Target, timeout: float) -> AsyncIterator[LoadClien
 
 async def stream_events(response: httpx.Response) -> AsyncIterator[bytes]:
     """The data of server-sent events, one line each, as they arrive."""
+    async for data in event_data(response.aiter_bytes()):
+        yield data
+
+
+async def event_data(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The data of server-sent events, one line each; ``parts`` may be cut anywhere."""
     rest = b""
-    async for part in response.aiter_bytes():
+    async for part in parts:
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip()
 
 
-async def _follow(response: httpx.Response, done: ServedCall) -> None:
+def request_body(
+    target: Target, asked: Mapping[str, Any], max_tokens: int, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Of a greedy, streamed answer. ``asked``: the prompt or the messages; ``fields`` replace what is there."""
+    body: dict[str, Any] = {
+        "model": target.model,
+        **asked,
+        "max_tokens": max_tokens,
+        "temperature": 0.0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if target.ignore_eos:
+        body["ignore_eos"] = True
+    return body | dict(fields)
+
+
+async def follow(events: AsyncIterator[bytes], done: ServedCall) -> None:
+    """Reads the data of an answer's events into ``done``, until its end or an error in it."""
     is_whole, num_chunks, said = False, 0, []
-    async for data in stream_events(response):
+    async for data in events:
         if data == STREAM_END:
             is_whole = True
             break

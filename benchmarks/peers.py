@@ -26,8 +26,9 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.load_client import Target, open_client
-from benchmarks.peer_loads import NAMES, TITLES, Load, ServedRun, make_load, run_load, run_metrics, warm_up
+from benchmarks.lean_client import LeanClient
+from benchmarks.load_client import Target
+from benchmarks.peer_loads import NAMES, TITLES, Load, make_load, run_load, run_metrics, warm_up
 from benchmarks.peer_servers import (
     PeerFailedError,
     PeerMissingError,
@@ -115,8 +116,8 @@ class Benchmark:
 
     async def _warm_up(self, target: Target, name: str) -> None:
         options = self.options
-        async with open_client(target, options.timeout) as client:
-            calls = await warm_up(client, options.prompts_seed, options.quick)
+        client = LeanClient(target, options.timeout)
+        calls = await warm_up(client, options.prompts_seed, options.quick)
         if failed := [call.error for call in calls if call.error is not None]:
             raise PeerFailedError(f"{name} does not answer as it should: {failed[0]}")
 
@@ -137,7 +138,7 @@ class Benchmark:
         with running.awake() as target:
             before, machine = running.cpu_seconds(), machine_cpu_seconds()
             client, started = time.process_time(), time.perf_counter()
-            run = asyncio.run(self._send(target, load))
+            run = asyncio.run(run_load(load, LeanClient(target, self.options.timeout)))
             seconds = time.perf_counter() - started
             cpu = {
                 "server_cpu_s": running.cpu_seconds() - before,
@@ -158,10 +159,6 @@ class Benchmark:
         self.console.print(f"{load.name} {repetition + 1} {name}: {run.wall:.1f} s", style="dim")
         if failed := [call.error for one in run.rounds for call in one if call.error is not None]:
             self.note(f"{load.name}, {name}: {len(failed)} calls failed, the first with {failed[0]}")
-
-    async def _send(self, target: Target, load: Load) -> ServedRun:
-        async with open_client(target, self.options.timeout) as client:
-            return await run_load(load, client)
 
     def _failed(self, name: str, error: PeerFailedError) -> None:
         if name == RAMET:
@@ -257,7 +254,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add(
         "--start-timeout", type=float, default=600.0, help="seconds until a server has to answer (default: 600)"
     )
-    add("--timeout", type=float, default=300.0, help="seconds without a byte until a call has failed")
+    add("--timeout", type=float, default=600.0, help="seconds after which a call has failed (default: 600)")
     add("--quick", action="store_true", help="about a tenth of the work: a look, not a figure")
     add("--synthetic", action="store_true", help="generated prompts, also where recorded ones exist")
     add("--seed", type=int, default=0, help="of the generated prompts")
