@@ -1,4 +1,5 @@
-"""Which grammars are tried in another process first: those that grow when written out.
+"""Which grammars are tried in another process first: those that grow when written out, or hold schemas
+that take long to plan.
 
 llguidance bounds what it makes of a grammar, but looks at its bounds between steps that can be long: three
 nested repetitions of a few characters take it seconds a mask, and a compilation or a mask that has begun cannot
@@ -6,7 +7,7 @@ be stopped in this process.
 """
 
 from ramet.runtime.grammar.engines.endless_rules import written_size
-from ramet.runtime.grammar.engines.lark_text import syntax_of
+from ramet.runtime.grammar.engines.lark_text import embedded_schemas, syntax_of
 from ramet.runtime.grammar.engines.structural import (
     Either,
     Format,
@@ -18,9 +19,13 @@ from ramet.runtime.grammar.engines.structural import (
     Tag,
     TriggeredTags,
 )
+from ramet.runtime.grammar.schema import Pace, plan
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS
-from ramet.runtime.protocol import Ebnf
+from ramet.runtime.protocol import Ebnf, InvalidRequestError
 
+LIGHT_SECONDS = 0.5
+"""CPU time of planning the schemas of one constraint. Schemas in use take milliseconds; what takes longer is
+tried where it can be ended."""
 MAX_LIGHT = 2_000
 """Parts, written out: compiled in milliseconds, masks included."""
 
@@ -32,8 +37,37 @@ def is_heavy_grammar(ebnf: Ebnf) -> bool:
     return written_size(ebnf.grammar, syntax_of(ebnf)) > MAX_LIGHT
 
 
+def check_schemas(ebnf: Ebnf, pace: Pace) -> None:
+    """Raises OverdueError where the schemas in a Lark grammar take long to plan."""
+    if len(ebnf.grammar) > DEFAULT_LIMITS.max_bytes or syntax_of(ebnf) != "lark":
+        return
+    try:
+        for schema in embedded_schemas(ebnf.grammar):
+            plan(schema, pace=pace)
+    except InvalidRequestError:
+        # Refused when it is compiled, with what is around it.
+        return
+
+
 def is_heavy_tag(document: StructuralDocument) -> bool:
     return _size(document.root) > MAX_LIGHT
+
+
+def check_tag(document: StructuralDocument, pace: Pace) -> None:
+    """As ``check_schemas``, of the grammars in a tag; its own schemas are planned as it is read."""
+    stack: list[Format] = [document.root]
+    while stack:
+        match stack.pop():
+            case Sequence(elements) | Either(elements):
+                stack += elements
+            case Repeat(content) | Tag(_, content):
+                stack.append(content)
+            case TriggeredTags() | SeparatedTags() as several:
+                stack += several.tags
+            case Grammar(ebnf):
+                check_schemas(ebnf, pace)
+            case _:
+                pass
 
 
 def _size(format_: Format) -> int:

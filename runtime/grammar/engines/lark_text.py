@@ -148,6 +148,18 @@ def _names_some_of_open_objects(schema: dict[str, object]) -> bool:
     return False
 
 
+def embedded_schemas(grammar: str) -> Iterator[str]:
+    """The schemas that follow %json. Raises InvalidRequestError: what follows is none."""
+    at = 0
+    while at < len(grammar):
+        piece = _PIECES.match(grammar, at)
+        assert piece is not None
+        at = piece.end()
+        if piece.lastgroup == "directive" and piece.group() == "%json":
+            schema, at = _document(grammar, at, "%json")
+            yield schema
+
+
 def schema_object(planned: SchemaPlan) -> dict[str, object]:
     """The planned schema as an object. Raises UnsupportedConstraintError: it accepts nothing."""
     schema = json.loads(planned.text)

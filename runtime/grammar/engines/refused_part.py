@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ramet.runtime.grammar.schema import DEFAULT_LIMITS, SchemaPlan, load, plan
+from ramet.runtime.grammar.schema import DEFAULT_LIMITS, OverdueError, Pace, SchemaPlan, load, plan
 from ramet.runtime.protocol import InvalidRequestError
 
 MAX_TRIED = 40
@@ -29,8 +29,8 @@ def refused_part(
             num_left -= 1
             met.add(inner)
             try:
-                planned = plan(source, at=inner)
-            except InvalidRequestError:
+                planned = plan(source, at=inner, pace=Pace(MAX_SECONDS))
+            except (InvalidRequestError, OverdueError):
                 # Nothing meets it, say, which an optional property may be.
                 continue
             if is_refused(planned):

@@ -10,16 +10,23 @@ import msgspec
 from ramet.runtime.grammar.backend import Check, CompiledGrammar, GrammarMatcher, Vocabulary
 from ramet.runtime.grammar.choice import ChoiceBackend
 from ramet.runtime.grammar.engines.guidance import EngineLimitError, GuidanceBackend
-from ramet.runtime.grammar.engines.heavy import is_heavy_grammar, is_heavy_tag
+from ramet.runtime.grammar.engines.heavy import (
+    LIGHT_SECONDS,
+    check_schemas,
+    check_tag,
+    is_heavy_grammar,
+    is_heavy_tag,
+)
 from ramet.runtime.grammar.engines.lark_text import syntax_of
 from ramet.runtime.grammar.engines.lazy import KINDS, PROBE_BUILDER
 from ramet.runtime.grammar.engines.outlines import OutlinesBackend, outlines_pattern
+from ramet.runtime.grammar.engines.recent import Recent
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.engines.structural import read_structural_tag
 from ramet.runtime.grammar.engines.xgr import XgrammarBackend
 from ramet.runtime.grammar.engines.xgr_subset import gbnf_of, xgrammar_of_structural_tag, xgrammar_pattern
 from ramet.runtime.grammar.prefix import PrefixBackend
-from ramet.runtime.grammar.schema import SchemaPlan, Validator, plan
+from ramet.runtime.grammar.schema import OverdueError, Pace, SchemaPlan, Validator, plan
 from ramet.runtime.grammar.token_table import TokenTable
 from ramet.runtime.protocol import (
     Choice,
@@ -51,8 +58,8 @@ class EngineRouter:
         self._choices = ChoiceBackend(vocabulary)
         self._spellings = Spellings(vocabulary, lambda: self._choices.tokens)
         self._prefixes = PrefixBackend(self, lambda: self._choices.tokens)
-        self._plan = lru_cache(maxsize=MAX_PLANS)(plan)
-        self._read_tag = lru_cache(maxsize=MAX_PLANS)(read_structural_tag)
+        self._plans = Recent(lambda schema, pace: plan(schema, pace=pace), MAX_PLANS)
+        self._tags = Recent(read_structural_tag, MAX_PLANS)
         self._is_heavy_grammar = lru_cache(maxsize=MAX_PLANS)(is_heavy_grammar)
         self._guidance = GuidanceBackend(self._spellings)
         self._xgrammar = XgrammarBackend(self._spellings)
@@ -104,7 +111,7 @@ class EngineRouter:
             return
         if spec.backend in ("auto", "llguidance"):
             self._guidance.load()
-        if spec.backend == "xgrammar" or (spec.backend == "auto" and not self._is_heavy(spec)):
+        if spec.backend == "xgrammar" or (spec.backend == "auto" and not self._is_known_heavy(spec)):
             self._xgrammar.load()
         if spec.backend == "outlines":
             self._outlines.load()
@@ -114,41 +121,65 @@ class EngineRouter:
 
         Raises InvalidRequestError: the spec is malformed, or no engine enforces it.
         """
+        try:
+            return self._is_risky(spec, Pace(LIGHT_SECONDS))
+        except OverdueError:
+            # Planning is Python, and cannot be stopped from without.
+            return True
+
+    def _is_risky(self, spec: GrammarSpec, pace: Pace) -> bool:
+        """As ``needs_probe``. Raises OverdueError."""
         match spec:
             case Prefix():
-                return spec.inner is not None and self.needs_probe(spec.inner)
+                return spec.inner is not None and self._is_risky(spec.inner, pace)
             case JsonSchema(backend="auto"):
-                return self._plan(spec.schema).safest_engine == "xgrammar"
+                return self._plans.get(spec.schema, pace).safest_engine == "xgrammar"
+            case JsonSchema(backend="llguidance" | "outlines"):
+                self._plans.get(spec.schema, pace)
+                return False
             case Ebnf(backend="auto" | "llguidance") | StructuralTag(backend="auto" | "llguidance") if (
-                self._is_heavy(spec)
+                self._is_heavy(spec, pace)
             ):
                 return True
             case Ebnf(backend="auto") | StructuralTag(backend="auto"):
                 return self._is_left_to_xgrammar(spec)
             case _:
-                return spec.backend in ("xgrammar", "outlines") and self._passes_checks(spec)
+                return spec.backend in ("xgrammar", "outlines") and self._passes_checks(spec, pace)
 
-    def _is_heavy(self, spec: GrammarSpec) -> bool:
-        """Raises InvalidRequestError: it is no structural tag."""
+    def _is_heavy(self, spec: GrammarSpec, pace: Pace | None = None) -> bool:
+        """Raises InvalidRequestError: it is no structural tag; OverdueError."""
         match spec:
             case Ebnf():
+                if pace is not None:
+                    check_schemas(spec, pace)
                 return self._is_heavy_grammar(spec)
             case StructuralTag():
-                return is_heavy_tag(self._read_tag(spec.spec))
+                document = self._tags.get(spec.spec, pace)
+                if pace is not None:
+                    check_tag(document, pace)
+                return is_heavy_tag(document)
             case _:
                 return False
 
-    def _passes_checks(self, spec: GrammarSpec) -> bool:
+    def _is_known_heavy(self, spec: GrammarSpec) -> bool:
+        """As ``_is_heavy``; False too where that would take long to see."""
+        try:
+            return self._is_heavy(spec, Pace(LIGHT_SECONDS))
+        except OverdueError:
+            return False
+
+    def _passes_checks(self, spec: GrammarSpec, pace: Pace) -> bool:
         """False: ``compile`` refuses it without the engine that it names.
 
-        Raises InvalidRequestError: as ``compile`` would, without the engine.
+        Raises InvalidRequestError: as ``compile`` would, without the engine; OverdueError.
         """
         match spec:
             case JsonSchema(backend="xgrammar"):
-                self._plan(spec.schema).choose("xgrammar", strict=spec.strict)
+                self._plans.get(spec.schema, pace).choose("xgrammar", strict=spec.strict)
             case Regex(backend="xgrammar"):
                 xgrammar_pattern(spec.pattern)
             case Ebnf(backend="xgrammar") | StructuralTag(backend="xgrammar"):
+                self._is_heavy(spec, pace)
                 self._written_for_xgrammar(spec)
             case Regex(backend="outlines") | Choice(backend="outlines"):
                 outlines_pattern(spec)
@@ -157,7 +188,7 @@ class EngineRouter:
         return True
 
     def _schema(self, spec: JsonSchema) -> CompiledGrammar:
-        planned = self._plan(spec.schema)
+        planned = self._plans.get(spec.schema)
         engine = planned.choose(None if spec.backend == "auto" else spec.backend, strict=spec.strict)
         compiled = self._schema_by(engine, planned, spec)
         if not planned.must_validate:
@@ -209,7 +240,7 @@ class EngineRouter:
                 )
 
     def _tag(self, spec: StructuralTag) -> CompiledGrammar:
-        document, bound = self._read_tag(spec.spec), spec.max_whitespace
+        document, bound = self._tags.get(spec.spec), spec.max_whitespace
         match spec.backend:
             case "llguidance":
                 return self._guidance.compile_tag(document, bound)
@@ -280,7 +311,7 @@ class EngineRouter:
         if isinstance(spec, Ebnf):
             gbnf_of(spec)
         else:
-            document = self._read_tag(spec.spec)
+            document = self._tags.get(spec.spec)
             xgrammar_of_structural_tag(document, self._spellings, spec.max_whitespace)
 
     def _take_tried(self, spec: GrammarSpec) -> CompiledGrammar | None:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ramet.runtime.grammar.schema import SchemaPlan, plan
+from ramet.runtime.grammar.schema import Pace, SchemaPlan, plan
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, Regex
 
 MAX_NESTING = 32
@@ -153,16 +153,18 @@ def told_of(place: str) -> Iterator[None]:
         raise type(error)(f"in the structural tag, at {place}: {error}", field=error.field) from None
 
 
-def read_structural_tag(text: str) -> StructuralDocument:
-    """Raises InvalidRequestError: it is no structural tag; the message names the place."""
-    reader = _Reader()
+def read_structural_tag(text: str, pace: Pace | None = None) -> StructuralDocument:
+    """Raises InvalidRequestError: it is no structural tag; the message names the place. OverdueError: its
+    schemas take longer than ``pace`` allows."""
+    reader = _Reader(pace)
     return StructuralDocument(reader.document(text), tuple(reader.plans), reader.has_grammars)
 
 
 class _Reader:
     """Reads one document; ``plans`` grows with every JSON region."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace | None) -> None:
+        self._pace = pace
         self.plans: list[SchemaPlan] = []
         self.has_grammars = False
         self._readers: dict[str, Callable[[_Fields, int], Format]] = {
@@ -229,7 +231,7 @@ class _Reader:
         if not isinstance(schema, dict | bool):
             raise _wrong(place, "it is no JSON schema", "give an object, true or false")
         with told_of(place):
-            planned = plan(schema)
+            planned = plan(schema, pace=self._pace)
         self.plans.append(planned)
         return Json(planned, place)
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ramet.runtime.grammar.schema import arrays, numbers, objects, strings
 from ramet.runtime.grammar.schema.automaton import TooLargeError
+from ramet.runtime.grammar.schema.pace import Pace
 from ramet.runtime.grammar.schema.shapes import (
     ANY,
     FALSE,
@@ -50,7 +51,7 @@ class Algebra:
     ``load`` answers the node of a definition that is not known yet.
     """
 
-    def __init__(self, load: Callable[[str], Node], max_steps: int) -> None:
+    def __init__(self, load: Callable[[str], Node], max_steps: int, pace: Pace | None = None) -> None:
         self.definitions: dict[str, Node] = {}
         self._load = load
         self._memo: dict[tuple[str, object], Node] = {}
@@ -60,6 +61,7 @@ class Algebra:
         self._pending: dict[str, tuple[str, Node | None]] = {}
         self._num_names = 0
         self._steps = max_steps
+        self.check_pace = (pace or Pace()).check
         self._depth = 0
 
     def definition(self, name: str) -> Node:
@@ -127,6 +129,7 @@ class Algebra:
         return result
 
     def _enter(self) -> int:
+        self.check_pace()
         before = self._depth
         self._steps -= 1
         if self._steps < 0 or before >= _MAX_DEPTH:
@@ -135,6 +138,7 @@ class Algebra:
         return before
 
     def _pair(self, left: Option, right: Option) -> Node:
+        self.check_pace()
         self._steps -= 1
         if self._steps < 0:
             raise TooComplexError
@@ -249,6 +253,7 @@ class Algebra:
         return union(parts)
 
     def _option_accepts(self, option: Option, value: object) -> bool:
+        self.check_pace()
         match option:
             case Everything():
                 return True

@@ -8,6 +8,7 @@ from ramet.runtime.grammar.schema.automaton import TooLargeError
 from ramet.runtime.grammar.schema.document import Document
 from ramet.runtime.grammar.schema.emit import Emitter
 from ramet.runtime.grammar.schema.limits import SchemaLimits
+from ramet.runtime.grammar.schema.pace import Pace
 from ramet.runtime.grammar.schema.translate import Translator
 from ramet.runtime.protocol import InvalidRequestError
 
@@ -20,12 +21,12 @@ _ANNOTATIONS = frozenset(
 )
 
 
-def contradiction(document: Document, limits: SchemaLimits, at: str = "") -> str:
+def contradiction(document: Document, limits: SchemaLimits, at: str = "", pace: Pace | None = None) -> str:
     """What is wrong with the schema at ``at`` that no value can satisfy: the pointer of the smallest part of it
     that is to blame, and what to do. A part is to blame if no value can satisfy it, and the whole could be
-    satisfied if any value was right there.
+    satisfied if any value was right there. Raises OverdueError, see ``plan``.
     """
-    search = _Search(document, replace(limits, max_steps=min(limits.max_steps, MAX_STEPS)))
+    search = _Search(document, replace(limits, max_steps=min(limits.max_steps, MAX_STEPS)), pace)
     met = {at}
     while (inner := search.to_blame(at)) is not None:
         if inner in met:
@@ -51,7 +52,8 @@ def _said(schema: object, at: str) -> str:
 
 
 class _Search:
-    def __init__(self, document: Document, limits: SchemaLimits) -> None:
+    def __init__(self, document: Document, limits: SchemaLimits, pace: Pace | None) -> None:
+        self._pace = pace
         self._document = document
         self._limits = limits
         self._num_left = MAX_TRIED
@@ -83,7 +85,7 @@ class _Search:
             return False
         document = replace(self._document, root=root)
         try:
-            translator = Translator(document, self._limits, approximate=False)
+            translator = Translator(document, self._limits, approximate=False, pace=self._pace)
             node = translator.root(at)
             return Emitter(translator.algebra, node).emit(node) is False
         except (TooComplexError, TooLargeError, InvalidRequestError):

@@ -112,6 +112,7 @@ class Emitter:
     def _schema(self, node: Node) -> Json | bool:
         if node.is_any:
             return True
+        self._algebra.check_pace()
         types: list[str] = []
         others: list[Json] = []
         for option in node.options:

@@ -139,6 +139,7 @@ def partition(parts: Sequence[tuple[Regex, Node]], combine: Combine) -> Classes:
     result = Object(rest=ANY)
     num_comparisons = 0
     for regex, node in parts:
+        combine.check_pace()
         num_comparisons += len(result.patterns)
         if num_comparisons > _MAX_COMPARISONS:
             raise TooLargeError
@@ -153,6 +154,7 @@ def _intersect_classes(left: Object, right: Object, combine: Combine) -> Classes
     classes: dict[Regex, Node] = {}
     for first, second, other in ((ours, theirs, right.rest), (theirs, ours, left.rest)):
         for regex, node in first.items():
+            combine.check_pace()
             rivals = [rival for rival in second if rival != regex and not _disjoint(regex, rival)]
             if regex in second:
                 classes[regex] = combine.intersect(ours[regex], theirs[regex])
@@ -162,6 +164,7 @@ def _intersect_classes(left: Object, right: Object, combine: Combine) -> Classes
                 classes[mine] = combine.intersect(node, other)
     for regex, node in ours.items():
         for rival, rival_node in theirs.items():
+            combine.check_pace()
             if rival != regex and not _disjoint(regex, rival):
                 both = combine_regexes((regex, rival))
                 if both is not None:

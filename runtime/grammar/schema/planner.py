@@ -12,6 +12,7 @@ from ramet.runtime.grammar.schema.emit import Emitter
 from ramet.runtime.grammar.schema.engines import Obstacles
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits
 from ramet.runtime.grammar.schema.origins import Origins, in_source, origin_of
+from ramet.runtime.grammar.schema.pace import Pace
 from ramet.runtime.grammar.schema.productive import baseless, reachable
 from ramet.runtime.grammar.schema.records import SchemaPlan, Unsupported
 from ramet.runtime.grammar.schema.translate import Translator
@@ -28,7 +29,11 @@ Json = dict[str, object] | bool
 
 
 def plan(
-    schema: str | Mapping[str, object] | bool, *, limits: SchemaLimits = DEFAULT_LIMITS, at: str = ""
+    schema: str | Mapping[str, object] | bool,
+    *,
+    limits: SchemaLimits = DEFAULT_LIMITS,
+    at: str = "",
+    pace: Pace | None = None,
 ) -> SchemaPlan:
     """How ``schema`` (JSON text, or its parsed form) is enforced, or only the part of it at the JSON pointer
     ``at``, which exists. Deterministic, bounded in time, pure Python.
@@ -38,17 +43,18 @@ def plan(
     Raises:
         InvalidRequestError: it is no JSON schema, refers to nothing or outside itself, or exceeds a limit.
         UnsupportedConstraintError: no value can satisfy it.
+        OverdueError: it takes longer than ``pace`` allows.
     """
     source = schema if isinstance(schema, str) else _dump(schema)
     document = load(source, limits)
     try:
-        written, origins, issues, notes = _rewrite(document, at, limits, approximate=False)
+        written, origins, issues, notes = _rewrite(document, at, limits, approximate=False, pace=pace)
         if issues:
             # Without complements: what is lost may only make the schema weaker, never stricter.
-            written, origins, more, notes = _rewrite(document, at, limits, approximate=True)
+            written, origins, more, notes = _rewrite(document, at, limits, approximate=True, pace=pace)
             issues = tuple(dict.fromkeys(in_source(issue, document) for issue in issues + more))
         if written is False:
-            raise UnsupportedConstraintError(contradiction(document, limits, at), field="grammar")
+            raise UnsupportedConstraintError(contradiction(document, limits, at, pace), field="grammar")
     except RecursionError:
         raise InvalidRequestError(
             "the schema nests too deeply, through its references, to be read; flatten it", field="grammar"
@@ -67,10 +73,10 @@ def plan(
 
 
 def _rewrite(
-    document: Document, at: str, limits: SchemaLimits, *, approximate: bool
+    document: Document, at: str, limits: SchemaLimits, *, approximate: bool, pace: Pace | None
 ) -> tuple[Json, Origins, tuple[Unsupported, ...], tuple[str, ...]]:
     """The plain schema, where its parts come from, what it leaves out, and notes."""
-    translator = Translator(document, limits, approximate=approximate)
+    translator = Translator(document, limits, approximate=approximate, pace=pace)
     try:
         root = translator.root(at)
         names = reachable(root, translator.algebra)

@@ -11,6 +11,7 @@ from ramet.runtime.grammar.schema.automaton import TooLargeError
 from ramet.runtime.grammar.schema.context import IN_PLACE, Context, is_alone, named, schemas, strings, wrong
 from ramet.runtime.grammar.schema.document import Document, step
 from ramet.runtime.grammar.schema.limits import SchemaLimits
+from ramet.runtime.grammar.schema.pace import Pace
 from ramet.runtime.grammar.schema.records import Unsupported
 from ramet.runtime.grammar.schema.shapes import (
     ANY,
@@ -72,8 +73,10 @@ Part = Callable[[Node], Node]
 class Translator:
     """Translates one document. Definitions are translated when the algebra first asks for them."""
 
-    def __init__(self, document: Document, limits: SchemaLimits, *, approximate: bool) -> None:
-        self.algebra = Algebra(self._load, limits.max_steps)
+    def __init__(
+        self, document: Document, limits: SchemaLimits, *, approximate: bool, pace: Pace | None = None
+    ) -> None:
+        self.algebra = Algebra(self._load, limits.max_steps, pace)
         self.context = Context(document, self.algebra, limits, self._member, approximate)
         self._document = document
 
@@ -91,6 +94,7 @@ class Translator:
 
     def translate(self, schema: object, pointer: str) -> Node:
         """The schema at ``pointer``. Raises TooComplexError, InvalidRequestError."""
+        self.algebra.check_pace()
         if isinstance(schema, bool):
             return ANY if schema else NEVER
         if not isinstance(schema, dict):

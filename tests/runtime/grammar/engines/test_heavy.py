@@ -5,11 +5,21 @@ from typing import Any
 
 import pytest
 
+from ramet.runtime.grammar.compiler import CompileLimits, GrammarCompiler
 from ramet.runtime.grammar.engines import router as router_module
 from ramet.runtime.grammar.engines.heavy import MAX_LIGHT, is_heavy_grammar, is_heavy_tag
 from ramet.runtime.grammar.engines.router import EngineRouter
 from ramet.runtime.grammar.engines.structural import StructuralDocument, read_structural_tag
-from ramet.runtime.protocol import Ebnf, Prefix, StructuralTag
+from ramet.runtime.grammar.schema import Pace
+from ramet.runtime.grammar.service import ProbeLimits
+from ramet.runtime.protocol import (
+    Ebnf,
+    GrammarSpec,
+    JsonSchema,
+    Prefix,
+    StructuralTag,
+    UnsupportedConstraintError,
+)
 from tests.runtime.grammar.engines.walking import TINY
 
 LETTER: dict[str, Any] = {"type": "const_string", "value": "ab"}
@@ -82,12 +92,51 @@ def test_what_is_refused_for_its_length_is_not_read() -> None:
 def test_a_tag_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def counted(text: str) -> StructuralDocument:
+    def counted(text: str, pace: Pace | None) -> StructuralDocument:
         read.append(text)
-        return read_structural_tag(text)
+        return read_structural_tag(text, pace)
 
     monkeypatch.setattr(router_module, "read_structural_tag", counted)
     router, spec = EngineRouter(TINY), tag(LETTER)
     assert not router.needs_probe(spec)
     router.compile(spec)
     assert read == [spec.spec]
+
+
+OVERLAPPING = {
+    "oneOf": [{"type": "string", "pattern": f"^(.{{0,{300 + index}}}x)?{index}$"} for index in range(30)]
+}
+LONG_TO_PLAN = json.dumps(OVERLAPPING)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JsonSchema(LONG_TO_PLAN),
+        JsonSchema(LONG_TO_PLAN, strict=False),
+        JsonSchema(LONG_TO_PLAN, backend="xgrammar"),
+        JsonSchema(LONG_TO_PLAN, backend="llguidance"),
+        Ebnf(f"start: %json {LONG_TO_PLAN}"),
+        tag({"type": "json_schema", "json_schema": OVERLAPPING}),
+        tag({"type": "grammar", "grammar": f"start: %json {LONG_TO_PLAN}", "syntax": "lark"}),
+        Prefix("x", JsonSchema(LONG_TO_PLAN)),
+    ],
+)
+def test_schemas_that_take_long_to_plan_are_tried_in_another_process(
+    spec: GrammarSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "LIGHT_SECONDS", 0.02)
+    assert EngineRouter(TINY).needs_probe(spec)
+
+
+def test_planning_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "LIGHT_SECONDS", 0.02)
+    limits = CompileLimits(probe=ProbeLimits(seconds=0.5))
+    compiler = GrammarCompiler(EngineRouter(TINY), limits, vocabulary=TINY)
+    try:
+        with pytest.raises(UnsupportedConstraintError, match=r"not done after 0\.5 s, and was ended") as caught:
+            compiler.compile(JsonSchema(LONG_TO_PLAN, backend="llguidance"))
+        assert caught.value.field == "grammar"
+        assert compiler.stats().num_stuck_threads == 0
+    finally:
+        compiler.close()
