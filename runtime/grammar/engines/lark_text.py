@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from ramet.runtime.grammar.engines.endless_rules import check_ends
+from ramet.runtime.grammar.engines.gbnf_faults import gbnf_fault, place
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.schema import SchemaPlan, check_ebnf, plan
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, UnsupportedConstraintError
@@ -236,7 +237,17 @@ def _lark_of_gbnf(grammar: str) -> str:
     except RecursionError:
         raise _refused("its groups are nested too deep", "name inner groups as rules") from None
     except Exception as error:  # the converter raises Exception itself for rules that are missing or collide
-        raise InvalidRequestError(f"the GBNF grammar is not valid: {error}", field="grammar") from None
+        raise InvalidRequestError(_not_read(grammar, error), field="grammar") from None
+
+
+def _not_read(grammar: str, error: Exception) -> str:
+    fault = gbnf_fault(grammar)
+    if fault is not None:
+        return (
+            f"the GBNF grammar is not valid at {place(grammar, fault.offset)}: {fault.problem}; {fault.remedy}"
+        )
+    said = " ".join(str(error).split())[:300]
+    return f"the GBNF grammar is not valid: {said}; correct it there, or give the grammar as Lark"
 
 
 def gbnf_without_dots(grammar: str) -> str:

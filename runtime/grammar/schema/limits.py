@@ -85,13 +85,24 @@ def _check_bounds(grammar: str, start: int, limits: SchemaLimits) -> None:
     end = grammar.find("}", start, start + 64)
     if end < 0:
         return
-    for number in grammar[start + 1 : end].replace("~", ",").split(","):
-        digits = number.strip()
+    bounds = [number.strip() for number in grammar[start + 1 : end].replace("~", ",").split(",")]
+    if len(bounds) == 2 and all(map(_is_small, bounds)) and int(bounds[0]) > int(bounds[1]):
+        line, column = grammar.count("\n", 0, start) + 1, start - grammar.rfind("\n", 0, start)
+        raise InvalidRequestError(
+            f"the count {{{bounds[0]},{bounds[1]}}} in the grammar, at line {line}, column {column}, has a "
+            "lowest number above its highest; exchange them",
+            field="grammar",
+        )
+    for digits in bounds:
         if digits.isdecimal() and (len(digits) > 9 or int(digits) > limits.max_repeat):
             raise InvalidRequestError(
                 f"the grammar repeats {digits[:20]} times; the limit is {limits.max_repeat}: lower the bound",
                 field="grammar",
             )
+
+
+def _is_small(digits: str) -> bool:
+    return digits.isdecimal() and len(digits) < 10
 
 
 def _check_size(what: str, text: str, limits: SchemaLimits) -> None:
