@@ -249,11 +249,15 @@ def test_leaving_a_stream_closes_the_connection(how: str) -> None:
 
 def test_only_so_many_at_once() -> None:
     running = most = 0
+    full = asyncio.Event()
 
     async def counting(request: Request) -> Answer:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if running == 3:
+            full.set()
+        await asyncio.wait_for(full.wait(), 30)
         await asyncio.sleep(0.01)
         running -= 1
         return of_json(1)
