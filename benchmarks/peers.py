@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -311,19 +312,37 @@ def main(arguments: Sequence[str] | None = None) -> Record:
     if not servers:
         raise SystemExit(f"no server is named by --only {','.join(options.only)}")
     benchmark.run(servers)
-    commands = {server.name: shlex.join(server.command) for server in servers}
-    settings = {name: str(value) for name, value in vars(options).items()}
-    record = new_record(
-        "peers",
-        samples=benchmark.samples,
-        seed=options.seed,
-        settings={**settings, "commands": commands},
-        notes=benchmark.notes,
-    )
+    record = _record(benchmark, servers)
     report(record, console)
     if options.out is not None:
         console.print(f"wrote {write(record, options.out)}", markup=False)
     return record
+
+
+def _record(benchmark: Benchmark, servers: Sequence[PeerServer]) -> Record:
+    """What was run, with names for paths: where things lie on a machine is nobody else's business."""
+    options = benchmark.options
+    models = [path for _, path in (*options.llama_model, *options.vllm_model)]
+    given = [options.ramet, options.llama_server, options.vllm, options.out, Path(sys.executable), *models]
+    paths = sorted({path for path in given if path and path.is_absolute()}, key=lambda path: -len(str(path)))
+
+    def named(text: str) -> str:
+        for path in paths:
+            text = text.replace(str(path), path.name)
+        return text
+
+    commands = {server.name: named(shlex.join(server.command)) for server in servers}
+    record = new_record(
+        "peers",
+        samples=benchmark.samples,
+        seed=options.seed,
+        settings={
+            **{name: named(str(value)) for name, value in vars(options).items()},
+            "commands": commands,
+        },
+        notes=[named(note) for note in benchmark.notes],
+    )
+    return msgspec.structs.replace(record, command=[named(part) for part in record.command])
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:

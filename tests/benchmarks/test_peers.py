@@ -67,6 +67,7 @@ def test_all_in_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     commands = record.settings["commands"]
     assert isinstance(commands, dict)
     assert list(commands) == systems
+    assert str(tmp_path) not in (tmp_path / "peers.json").read_text(), "a record names no place on the machine"
     shown = capsys.readouterr().out
     assert "ramet against the best peer" in shown
     assert "TTFT of later turns" in shown
