@@ -4,11 +4,13 @@
 
 #include "parallel.h"
 #include "vector_math.h"
+#include <math.h>
 
 #define SPAN 192
 #define KEYS 16       /* of a block: lanes of a vector */
 #define FOLDS_AT_ONCE 8 /* tokens */
 #define DIMS 64       /* of a value block: four vectors */
+#define FOLDED 16     /* partial results whose shares are computed together */
 
 typedef struct {
     int64_t first_slot, num_keys, first_pair, num_pairs;
@@ -83,42 +85,52 @@ static inline __attribute__((always_inline)) void transpose16(__m512 r[16])
     }
 }
 
-/* The scores of a row scaled, capped and masked in place. Returns the highest. */
-static inline float masked_scores(const attention *a, const pair *p, int64_t padded, float *scores)
+/* shares: of up to 16 partial results from `first` on, in what weighs them together. */
+static inline void shares_of(const float *first, int64_t count, int64_t step, int64_t head_dim, float highest,
+                             float *shares)
 {
-    const __m512 scale = _mm512_set1_ps(a->scale), lowest = _mm512_set1_ps(-__builtin_inff());
-    __m512 highest = lowest;
-    for (int64_t key = 0; key < padded; key += KEYS) {
-        __m512 s = _mm512_mul_ps(_mm512_load_ps(scores + key), scale);
-        if (a->softcap != 0.0f) {
-            const __m512 cap = _mm512_set1_ps(a->softcap);
-            s = _mm512_mul_ps(tanh16(_mm512_div_ps(s, cap)), cap);
-        }
-        s = _mm512_mask_mov_ps(lowest, visible_keys(p, key), s);
-        _mm512_store_ps(scores + key, s);
-        highest = _mm512_max_ps(highest, s);
-    }
-    return _mm512_reduce_max_ps(highest);
+    const __mmask16 some = tail_mask(count);
+    const __m512i at = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                          _mm512_set1_epi32((int)step));
+    __m512 own = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), some, at, first + head_dim, 4);
+    _mm512_storeu_ps(shares, exp16(_mm512_sub_ps(own, _mm512_set1_ps(highest))));
 }
 
 /* One head's partial results of a token, in the order of its spans. */
 static inline void fold(const float *partial, int64_t count, int64_t step, int64_t head_dim, float *out)
 {
-    float highest = partial[head_dim];
+    float highest = partial[head_dim], total = 0.0f, shares[FOLDED];
     for (int64_t i = 1; i < count; i++)
         highest = partial[i * step + head_dim] > highest ? partial[i * step + head_dim] : highest;
-    __m512 total = _mm512_setzero_ps();
-    for (int64_t i = 0; i < count; i++) {
-        const float *from = partial + i * step;
-        __m512 share = exp16(_mm512_set1_ps(from[head_dim] - highest));
-        total = _mm512_fmadd_ps(share, _mm512_set1_ps(from[head_dim + 1]), total);
-        for (int64_t dim = 0; dim < head_dim; dim += 16) {
-            __m512 before = i == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(out + dim);
-            _mm512_storeu_ps(out + dim, _mm512_fmadd_ps(share, _mm512_loadu_ps(from + dim), before));
+    for (int64_t first = 0; first < count; first += FOLDED) {
+        const int64_t some = count - first < FOLDED ? count - first : FOLDED;
+        const float *from = partial + first * step;
+        shares_of(from, some, step, head_dim, highest, shares);
+        for (int64_t i = 0; i < some; i++)
+            total = fmaf(shares[i], from[i * step + head_dim + 1], total);
+        for (int64_t dim = 0; dim < head_dim; dim += 32) {
+            const __mmask16 second = tail_mask(head_dim - dim - 16);
+            __m512 low = first == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(out + dim);
+            __m512 high = first == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(second, out + dim + 16);
+            for (int64_t i = 0; i < some; i++) {
+                const __m512 share = _mm512_set1_ps(shares[i]);
+                low = _mm512_fmadd_ps(share, _mm512_loadu_ps(from + i * step + dim), low);
+                high = _mm512_fmadd_ps(share, _mm512_maskz_loadu_ps(second, from + i * step + dim + 16), high);
+            }
+            _mm512_storeu_ps(out + dim, low);
+            _mm512_mask_storeu_ps(out + dim + 16, second, high);
         }
     }
     for (int64_t dim = 0; dim < head_dim; dim += 16)
-        _mm512_storeu_ps(out + dim, _mm512_div_ps(_mm512_loadu_ps(out + dim), total));
+        _mm512_storeu_ps(out + dim, _mm512_div_ps(_mm512_loadu_ps(out + dim), _mm512_set1_ps(total)));
+}
+
+/* One partial result, whose share is 1. */
+static inline void finish(const float *partial, int64_t head_dim, float *out)
+{
+    const __m512 total = _mm512_set1_ps(partial[head_dim + 1]);
+    for (int64_t dim = 0; dim < head_dim; dim += 16)
+        _mm512_storeu_ps(out + dim, _mm512_div_ps(_mm512_loadu_ps(partial + dim), total));
 }
 
 static inline void fold_task(void *context, int64_t token, int worker)
@@ -128,8 +140,11 @@ static inline void fold_task(void *context, int64_t token, int worker)
     (void)worker;
     for (int64_t head = 0; head < num_heads; head++) {
         const float *first = a->partials + (a->folds[2 * token] * num_heads + head) * partial_size(a);
-        fold(first, a->folds[2 * token + 1], num_heads * partial_size(a), a->head_dim,
-             a->out + (token * num_heads + head) * a->head_dim);
+        float *out = a->out + (token * num_heads + head) * a->head_dim;
+        if (a->folds[2 * token + 1] == 1)
+            finish(first, a->head_dim, out);
+        else
+            fold(first, a->folds[2 * token + 1], num_heads * partial_size(a), a->head_dim, out);
     }
 }
 

@@ -85,6 +85,24 @@ static inline __attribute__((always_inline)) void value_rows(const attention *a,
     }
 }
 
+/* The scores of a row scaled, capped and masked in place. Returns the highest. */
+static float masked_scores(const attention *a, const pair *p, int64_t padded, float *scores)
+{
+    const __m512 scale = _mm512_set1_ps(a->scale), lowest = _mm512_set1_ps(-__builtin_inff());
+    __m512 highest = lowest;
+    for (int64_t key = 0; key < padded; key += KEYS) {
+        __m512 s = _mm512_mul_ps(_mm512_load_ps(scores + key), scale);
+        if (a->softcap != 0.0f) {
+            const __m512 cap = _mm512_set1_ps(a->softcap);
+            s = _mm512_mul_ps(tanh16(_mm512_div_ps(s, cap)), cap);
+        }
+        s = _mm512_mask_mov_ps(lowest, visible_keys(p, key), s);
+        _mm512_store_ps(scores + key, s);
+        highest = _mm512_max_ps(highest, s);
+    }
+    return _mm512_reduce_max_ps(highest);
+}
+
 /* Scores to exponentials in place; the highest score and the sum go behind the partial's values. */
 static void exponentials(const attention *a, const pair *p, int64_t padded, float *scores, float *tail)
 {

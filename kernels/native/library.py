@@ -17,6 +17,7 @@ _ALIGNMENT = 64
 SPAN = 192
 """Keys of one item of attention, at the most."""
 _TRANSPOSED_KEYS = 16
+_SCORED_ROWS = 6
 
 # Calls of up to about 0.3 ms on one core keep the interpreter lock: so many products of int8, and so many
 # numbers that an elementwise kernel writes. Up to so many tokens a product waits for its weights.
@@ -328,9 +329,11 @@ class AttentionScratch:
     ) -> tuple[int, int, int]:
         """Addresses of the partial results and of the threads' own memory, and the floats of a thread."""
         num_partials = items.num_partials * num_heads * (head_dim + 2)
-        # Transposed keys, values by pairs, and of each query head its scores and itself in 16 bits.
         rows = items.max_pairs * group_size
-        size = head_dim * (_TRANSPOSED_KEYS + SPAN // 2) + rows * (SPAN + head_dim // 2)
+        # fp32: 16 keys, transposed, and each query head's scores. bfloat16: a span's keys and values, the
+        # scores of six query heads, and each query head in 16 bits.
+        fp32 = head_dim * _TRANSPOSED_KEYS + rows * SPAN
+        size = max(fp32, SPAN * head_dim + _SCORED_ROWS * SPAN + rows * head_dim // 2)
         size += -size % _TRANSPOSED_KEYS
         if self._partials.numel() < num_partials:
             self._partials = torch.empty(num_partials)

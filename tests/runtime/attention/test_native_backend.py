@@ -56,6 +56,14 @@ def test_pages_windows_and_soft_caps(
     Scene(shape, MIXED, backend=backend).check(TOLERANCES[pool_dtype])
 
 
+@pytest.mark.parametrize("head_dim", [48, 80])
+@pytest.mark.parametrize("pool_dtype", POOL_DTYPES)
+def test_more_spans_than_are_folded_together(head_dim: int, pool_dtype: torch.dtype) -> None:
+    shape = Shape(head_dim=head_dim, page_size=16, pool_dtype=pool_dtype)
+    rows = [Row(1, 16 * 192), Row(3, 16 * 192 + 2), Row(1, 40 * 192 + 7)]
+    Scene(shape, rows, backend=backend).check(TOLERANCES[pool_dtype])
+
+
 @pytest.mark.parametrize("pool_dtype", POOL_DTYPES)
 def test_what_is_rounded_is_rounded_once(pool_dtype: torch.dtype) -> None:
     """Over inputs that bfloat16 holds only the products' sums and the weights of the values differ."""
