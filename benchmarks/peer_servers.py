@@ -98,6 +98,7 @@ def vllm_server(name: str, executable: Path | None, model: Path, threads: int) -
             *(found, *served, str(_file(model, "a folder; python -m benchmarks.peer_models writes them"))),
             *("--host", HOST, "--port", "{port}", "--served-model-name", MODEL, "--dtype", "float32"),
             *("--max-model-len", str(VLLM_CONTEXT), "--max-num-seqs", "64"),
+            "--enable-prompt-tokens-details",
         ),
         {
             "VLLM_CPU_KVCACHE_SPACE": str(VLLM_KV_GIB),
