@@ -51,7 +51,7 @@ class Repeat:
 @dataclass(frozen=True, slots=True)
 class Anchor:
     kind: str
-    """``^`` or ``$``."""
+    """``^``, ``$``, ``b`` (a word boundary) or ``B`` (none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,9 @@ class _Parser:
                 return self._group(depth, start)
             case "[":
                 return self._class(start)
+            case "\\" if (kind := self._peek()) in ("b", "B"):
+                self.position += 1
+                return Anchor(kind)
             case "\\":
                 return Chars(self._escape(start, in_class=False))
             case "*" | "+" | "?":
@@ -256,8 +259,6 @@ class _Parser:
                 raise _malformed("a lone backslash at the end", start)
             case "b" if in_class:
                 return _one(0x08, start)
-            case "b" | "B":
-                raise UnsupportedPatternError("has a word boundary", "express it without \\b")
             case "0" if not self._peek().isdecimal():
                 return _one(0, start)
             case "p" | "P":

@@ -105,6 +105,17 @@ def _whole(tree: Regex) -> Regex:
     return ANY_TEXT if ANY_TEXT in branches else _alt(branches)
 
 
+def has_inner_anchor(tree: Regex) -> bool:
+    """It has a word boundary, or an anchor that its ends do not resolve: nothing plain says what it does."""
+    try:
+        for _, left in _resolve(tree, first=True):
+            for _, both in _resolve(left, first=False):
+                _refuse_inner(both)
+    except UnsupportedPatternError:
+        return True
+    return False
+
+
 def _absorbed(parts: list[Regex]) -> list[Regex]:
     """``parts`` in sequence, where any text at an open end takes in what may be missing beside it."""
     for from_start in (True, False):
@@ -164,6 +175,8 @@ def _has_anchor(tree: Regex, anchor: str) -> bool:
 
 def _refuse_inner(tree: Regex) -> None:
     match tree:
+        case Anchor("b" | "B"):
+            raise UnsupportedPatternError("has a word boundary", "express it without \\b")
         case Anchor(kind):
             raise UnsupportedPatternError(
                 f"has the anchor {kind} inside it", "put anchors at the start and the end of the pattern only"

@@ -1,18 +1,20 @@
 """Validation of a finished value, for schemas of which a grammar enforces only a part."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from ramet.runtime.grammar.schema.assertions import AssertingSearch
 from ramet.runtime.grammar.schema.automaton import TooLargeError, matches
 from ramet.runtime.grammar.schema.document import Document, load, step
 from ramet.runtime.grammar.schema.formats import format_regex
 from ramet.runtime.grammar.schema.limits import DEFAULT_LIMITS, SchemaLimits
-from ramet.runtime.grammar.schema.regex_parser import UnsupportedPatternError
-from ramet.runtime.grammar.schema.regex_syntax import Pattern, parse_pattern
+from ramet.runtime.grammar.schema.regex_look import has_look
+from ramet.runtime.grammar.schema.regex_parser import UnsupportedPatternError, parse
+from ramet.runtime.grammar.schema.regex_syntax import Pattern, has_inner_anchor, parse_pattern
 from ramet.runtime.grammar.schema.shapes import number_of
 from ramet.runtime.protocol import UnsupportedConstraintError
 from ramet.runtime.protocol.nesting import MAX_NESTING, json_is_nested_within
@@ -48,7 +50,7 @@ class Validator:
         import jsonschema
 
         document = load(schema, limits)
-        self._patterns = {text: _parsed(text, pointer, limits) for pointer, text in _patterns(document)}
+        self._patterns = {text: _search(text, pointer, limits) for pointer, text in _patterns(document)}
         base = getattr(jsonschema, _CLASSES[document.draft])
         listed = {"items": partial(_items, base.VALIDATORS["items"])} if document.draft == 2020 else {}
         extended = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
@@ -75,10 +77,7 @@ class Validator:
         return [f"{problem.json_path}: {problem.message[:300]}" for problem in found]
 
     def _finds(self, pattern: str, text: str) -> bool:
-        parsed = self._patterns[pattern]
-        return all(matches(regex, text) for regex in parsed.required) and not any(
-            matches(regex, text) for regex in parsed.forbidden
-        )
+        return self._patterns[pattern](text)
 
     def _pattern(self, _: Any, pattern: str, value: object, schema: Any) -> "Iterator[ValidationError]":
         from jsonschema import ValidationError
@@ -144,6 +143,12 @@ def _is_relative_pointer(value: object) -> bool:
     return not isinstance(value, str) or matches(format_regex(_POINTER), value)
 
 
+def _meets(pattern: Pattern, text: str) -> bool:
+    return all(matches(regex, text) for regex in pattern.required) and not any(
+        matches(regex, text) for regex in pattern.forbidden
+    )
+
+
 def _patterns(document: Document) -> Iterator[tuple[str, str]]:
     """Every string that may be a pattern, with its pointer."""
     stack: list[tuple[str, object]] = [("", document.root)]
@@ -159,8 +164,11 @@ def _patterns(document: Document) -> Iterator[tuple[str, str]]:
             stack += [(step(pointer, index), item) for index, item in enumerate(part)]
 
 
-def _parsed(text: str, pointer: str, limits: SchemaLimits) -> Pattern:
+def _search(text: str, pointer: str, limits: SchemaLimits) -> Callable[[str], bool]:
     try:
+        tree = parse(text, limits)
+        if not has_look(tree) and has_inner_anchor(tree):
+            return AssertingSearch(tree).finds
         parsed = parse_pattern(text, limits)
         for regex in (*parsed.required, *parsed.forbidden):
             matches(regex, "")
@@ -169,7 +177,7 @@ def _parsed(text: str, pointer: str, limits: SchemaLimits) -> Pattern:
     except TooLargeError:
         why, remedy = "is too large to match in bounded time", "shorten it"
     else:
-        return parsed
+        return partial(_meets, parsed)
     raise UnsupportedConstraintError(
         f"the schema cannot be enforced at #{pointer}: the pattern {text[:120]!r} {why}, and finished answers "
         f"cannot be checked for it in bounded time either, so strict=false is of no use here; {remedy}",

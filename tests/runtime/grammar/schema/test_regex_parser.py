@@ -24,7 +24,6 @@ from ramet.runtime.grammar.schema.regex_parser import UnsupportedPatternError, p
         ("\\p{Greek}", "no general category"),
         ("(a)\\1", "back-reference"),
         ("\\k<n>", "back-reference"),
-        ("a\\b", "word boundary"),
         ("(?<=a)b", "lookbehind"),
         ("(?i)a", "unknown kind of group"),
         ("^*", "repeated anchor"),

@@ -90,10 +90,19 @@ def test_an_answer_that_nests_too_deep_is_wrong() -> None:
 
 def test_a_pattern_that_cannot_be_checked_says_that_strict_is_of_no_use() -> None:
     with pytest.raises(UnsupportedConstraintError) as error:
-        Validator('{"properties": {"k": {"pattern": "\\\\bz"}}}')
+        Validator('{"properties": {"k": {"pattern": "(?<=a)z"}}}')
     said = str(error.value)
     assert said.startswith("the schema cannot be enforced at #/properties/k: the pattern")
     assert "strict=false is of no use here; express it without" in said
+
+
+def test_word_boundaries_and_inner_anchors_are_checked() -> None:
+    validator = Validator(
+        r"""{"properties": {"k": {"pattern": "\\bcat\\b"}}, "patternProperties": {"^\\Bx|y$z": false}}"""
+    )
+    assert validator.problems('{"k": "a cat.", "y": 1}') == []
+    assert validator.problems('{"k": "concat"}')
+    assert Validator(r'{"pattern": "\\b(?:[a-z]{1,50} ){1,40}\\b"}').problems('"' + "a " * 20_000 + '"') == []
 
 
 @pytest.mark.parametrize(
