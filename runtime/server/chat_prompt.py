@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ramet.runtime.protocol import GrammarSpec, InvalidRequestError
+from ramet.runtime.protocol import GrammarSpec, InvalidRequestError, RametError
 from ramet.runtime.protocol.reasoning import ReasoningFormat, reasoning_format
 from ramet.runtime.server.chat_fields import ChatFields
 from ramet.runtime.server.tools.call_parser import ToolCallParser
-from ramet.runtime.server.tools.definitions import ToolChoice
+from ramet.runtime.server.tools.definitions import ToolChoice, ToolDefinition
 from ramet.runtime.server.tools.enforcement import Enforcement, enforcement
 from ramet.runtime.server.tools.formats import ToolFormat
 from ramet.runtime.server.tools.prompting import describe, with_calls_as_content, with_description
+from ramet.runtime.server.tools.schema_errors import about_tools
 from ramet.runtime.tokenizer import Tokenizer, TokenizerSpec, encode_chat
 from ramet.runtime.tokenizer.chat_messages import normalise_messages
 
@@ -30,6 +31,12 @@ class ChatPrompt:
     enforcement: Enforcement | None
     """None: the model is not told of tools."""
     reasoning: ReasoningFormat | None
+    tools: tuple[ToolDefinition, ...] = ()
+    """Those that may be called."""
+
+    def told(self, error: RametError, place: str) -> RametError:
+        """An error of the tools' schemas as one of the request; see ``about_tools``."""
+        return about_tools(error, self.tools, self.enforcement, place)
 
     @property
     def keeps_special_text(self) -> bool:
@@ -107,6 +114,7 @@ class ChatModel:
             tool_names=choice.names,
             enforcement=enforced,
             reasoning=self._reasoning_of(token_ids) if fields.separate_reasoning else None,
+            tools=choice.tools,
         )
 
     def _template_kwargs(self, fields: ChatFields) -> dict[str, Any]:

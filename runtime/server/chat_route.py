@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from ramet.runtime.server.chat_prompt import ChatPrompt
 from ramet.runtime.server.chat_writer import AnswerHead, ChatWriter
 from ramet.runtime.server.errors import openai_error
 from ramet.runtime.server.gateway import Job
+from ramet.runtime.server.nested_fields import chat_messages, chat_tools, check_chat_choice
 from ramet.runtime.server.responding import answer
 from ramet.runtime.server.shared_fields import (
     ConstraintFields,
@@ -26,6 +28,8 @@ from ramet.runtime.server.shared_fields import (
 )
 from ramet.runtime.server.state import state_of, tenant_of
 from ramet.runtime.server.tools.definitions import tool_choice
+from ramet.runtime.server.tools.results import check_chat_results
+from ramet.runtime.server.tools.schema_errors import CHAT_PLACE
 
 RECORDS = (ChatFields, SamplingFields, ConstraintFields, RoutingFields)
 """What a body's fields are spread over."""
@@ -42,6 +46,7 @@ async def chat_completions(request: Request) -> Response:
     routing = convert(routing_part, RoutingFields)
     state.require_model(fields.model)
     renamed = {**renamed_for(constraints, has_tools=bool(fields.tools)), "prompts": "messages"}
+    fields = _with_known_fields(fields)
     try:
         check_stream_options(fields.stream, fields.stream_options)
         choice = tool_choice(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)
@@ -53,6 +58,7 @@ async def chat_completions(request: Request) -> Response:
         state.prompt_size.check_turns(fields.messages, "messages")
         state.prompt_size.check([fields.messages, fields.tools], "messages")
         prompt = await asyncio.to_thread(state.chat_model.prompt, fields, choice, wanted)
+        check_chat_results(fields.messages)
         params = _params(fields, sampling, prompt)
         job = Job.routed(params, routing, tenant_of(request), prompts=prompt.token_ids)
     except RametError as error:
@@ -69,8 +75,15 @@ async def chat_completions(request: Request) -> Response:
         job,
         lambda answers: ChatWriter(answers, head, prompt, state.engine.tokenizer, include_usage=include_usage),
         stream=bool(fields.stream),
-        translate=lambda error: openai_error(error, renamed),
+        translate=lambda error: openai_error(prompt.told(error, CHAT_PLACE), renamed),
     )
+
+
+def _with_known_fields(fields: ChatFields) -> ChatFields:
+    """Less what is ignored in its objects. Raises HttpError (400) for what would not be honoured."""
+    check_chat_choice(fields.tool_choice)
+    tools = None if fields.tools is None else chat_tools(fields.tools)
+    return msgspec.structs.replace(fields, messages=chat_messages(fields.messages), tools=tools)
 
 
 def _params(fields: ChatFields, sampling: SamplingFields, prompt: ChatPrompt | None) -> SamplingParams:

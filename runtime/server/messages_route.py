@@ -16,9 +16,12 @@ from ramet.runtime.server.errors import HttpError, anthropic_body, openai_error
 from ramet.runtime.server.gateway import Job
 from ramet.runtime.server.messages_fields import MessagesFields, chosen_tools, conversation, sampling
 from ramet.runtime.server.messages_writer import MessagesWriter
+from ramet.runtime.server.nested_fields import check_anthropics_tools, check_thinking, check_turns
 from ramet.runtime.server.responding import Framing, answer
 from ramet.runtime.server.shared_fields import RoutingFields, sampling_params
 from ramet.runtime.server.state import ServerState, json_response, state_of, tenant_of
+from ramet.runtime.server.tools.results import check_turn_results
+from ramet.runtime.server.tools.schema_errors import ANTHROPICS_PLACE
 
 RECORDS = (MessagesFields, RoutingFields)
 """What a body's fields are spread over."""
@@ -79,7 +82,7 @@ async def messages(request: Request) -> Response:
             len(prompt.token_ids),
         ),
         stream=fields.stream,
-        translate=lambda error: openai_error(error, RENAMED),
+        translate=lambda error: openai_error(prompt.told(error, ANTHROPICS_PLACE), RENAMED),
         framing=AnthropicFraming(),
     )
 
@@ -99,5 +102,9 @@ async def count_tokens(request: Request) -> Response:
 async def _prompt(state: ServerState, fields: MessagesFields) -> ChatPrompt:
     state.prompt_size.check_turns(fields.messages, "messages")
     state.prompt_size.check([fields.messages, fields.system, fields.tools], "messages")
+    check_turns(fields.messages, fields.system)
+    check_anthropics_tools(fields.tools or (), fields.tool_choice)
+    check_thinking(fields.thinking, fields.metadata)
     chat = conversation(fields, reads_thinking="enable_thinking" in state.chat_model.template)
+    check_turn_results(fields.messages)
     return await asyncio.to_thread(state.chat_model.prompt, chat, chosen_tools(fields), None)

@@ -31,17 +31,46 @@ from ramet.runtime.protocol.wire import (
     to_finite,
 )
 from ramet.runtime.server.body import convert
-from ramet.runtime.server.errors import native_error
+from ramet.runtime.server.errors import bad_request, native_error
 from ramet.runtime.server.gateway import Answers, Job
 from ramet.runtime.server.responding import answer, while_connected
 from ramet.runtime.server.state import ServerState, json_response, state_of, tenant_of
 from ramet.runtime.tokenizer import encode_chat
 
+OTHERS_NAMES = {
+    "text": "input.text",
+    "prompt": "input.text",
+    "input_ids": "input.token_ids",
+    "messages": "input.messages",
+    "sampling_params": "params",
+    "return_logprob": "params.logprobs, a number of alternatives (0: those of the tokens alone)",
+    "logprob_start_len": "params.prompt_logprobs with params.prompt_logprobs_start",
+    "top_logprobs_num": "params.logprobs",
+    "rid": "request_id",
+    "session_params": "session, the id of one of /v1/sessions",
+}
+"""What SGLang calls the fields of /generate -> what they are here."""
+
+_GRAMMAR = 'grammar, an object as {{"type": "{kind}", "{field}": ...}}'
+OTHERS_PARAMS = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "no_stop_trim": "include_stop",
+    "sampling_seed": "seed",
+    "json_schema": _GRAMMAR.format(kind="json_schema", field="schema"),
+    "regex": _GRAMMAR.format(kind="regex", field="pattern"),
+    "ebnf": _GRAMMAR.format(kind="ebnf", field="grammar"),
+    "structural_tag": _GRAMMAR.format(kind="structural_tag", field="spec"),
+}
+"""The same of its sampling parameters, which stand in ``params``."""
+
 
 async def generate(request: Request) -> Response:
     """POST /generate"""
     state = state_of(request)
-    asked = convert(await state.read(request), GenerateRequest)
+    body = await state.read(request)
+    _check_names(body)
+    asked = convert(body, GenerateRequest)
     state.check_model(asked.model)
     _check_input(state, asked.input)
     tenant = tenant_of(request)
@@ -202,6 +231,22 @@ async def tokenizer(request: Request) -> Response:
     """GET /tokenizer"""
     spec = state_of(request).tokenizer_spec
     return Response(msgspec.msgpack.encode(spec), media_type="application/msgpack")
+
+
+def _check_names(body: dict[str, Any]) -> None:
+    """Raises HttpError (400) for a name that another server has for one of ours."""
+    params = body.get("params")
+    for where, given, names in (
+        ("", body, OTHERS_NAMES),
+        ("params.", params if isinstance(params, dict) else {}, OTHERS_PARAMS),
+    ):
+        for name, ours in names.items():
+            if name in given:
+                raise bad_request(
+                    f"there is no parameter {where + name!r}; here it is {where}{ours}",
+                    param=where + name,
+                    code="unknown_parameter",
+                )
 
 
 def _check_size(

@@ -20,7 +20,11 @@ IGNORED = frozenset(("user", "stream_options"))
 REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "background": ((False,), "send the request again instead"),
     "context_management": ((), "send the history that the model is to see"),
-    "conversation": ((), "nothing is stored here; send the history as input"),
+    "conversation": (
+        (),
+        "conversations are not kept by name; send the history as input, or previous_response_id where "
+        "responses are stored (--response-store)",
+    ),
     "include": (([],), "there is nothing to include"),
     "max_tool_calls": ((), "tools run at the client's"),
     "moderation": ((), "there is none here"),
@@ -28,7 +32,7 @@ REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
         (),
         "nothing is stored here; send the history as input, or start the server with --response-store",
     ),
-    "prompt": ((), "nothing is stored here; send the prompt as input"),
+    "prompt": ((), "no prompts are kept by id; send its text as instructions and input"),
     "prompt_cache_options": ((), "every prefix is cached"),
     "prompt_cache_retention": (("in_memory",), "every prefix is cached"),
     "service_tier": (("auto", "default"), "use priority"),

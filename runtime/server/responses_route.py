@@ -17,6 +17,7 @@ from ramet.runtime.server.chat_prompt import ChatPrompt
 from ramet.runtime.server.chat_writer import AnswerHead, ChatWriter
 from ramet.runtime.server.errors import HttpError, bad_request, openai_error
 from ramet.runtime.server.gateway import Answers, Job
+from ramet.runtime.server.nested_fields import check_items, check_responses_tools
 from ramet.runtime.server.responding import Framing, answer
 from ramet.runtime.server.response_store import ResponseStore, StoredResponse
 from ramet.runtime.server.responses_fields import (
@@ -31,6 +32,8 @@ from ramet.runtime.server.responses_fields import (
 from ramet.runtime.server.responses_writer import Event, ResponsesWriter
 from ramet.runtime.server.shared_fields import RoutingFields, SamplingFields, grammar_spec, sampling_params
 from ramet.runtime.server.state import ServerState, json_response, state_of, tenant_of
+from ramet.runtime.server.tools.results import check_item_results
+from ramet.runtime.server.tools.schema_errors import RESPONSES_PLACE
 
 RECORDS = (ResponsesFields, RoutingFields)
 """What a body's fields are spread over."""
@@ -107,7 +110,7 @@ async def responses(request: Request) -> Response:
         job,
         writer,
         stream=bool(fields.stream),
-        translate=lambda error: openai_error(error, RENAMED),
+        translate=lambda error: openai_error(prompt.told(error, RESPONSES_PLACE), RENAMED),
         framing=ResponsesFraming(),
     )
 
@@ -117,7 +120,12 @@ async def prompt_of(state: ServerState, fields: ResponsesFields) -> ChatPrompt:
     if isinstance(fields.input, list):
         state.prompt_size.check_turns(fields.input, "input")
     state.prompt_size.check([fields.input, fields.instructions, fields.tools], "input")
+    check_responses_tools(fields.tools or (), fields.tool_choice)
+    if isinstance(fields.input, list):
+        check_items(fields.input, "input")
     chat, choice = conversation(fields), chosen_tools(fields)
+    if isinstance(fields.input, list):
+        check_item_results(fields.input, "input")
     try:
         wanted = grammar_spec(constraint(fields))
     except HttpError as error:

@@ -41,7 +41,7 @@ def normalise_messages(messages: object) -> list[Message]:
     """A deep copy of ``messages`` in which every content is a string.
 
     Null and missing contents (assistant and tool only) become "", text parts are concatenated, the arguments of
-    tool calls are parsed. Other fields stay.
+    tool calls are parsed. A refusal is what the assistant said. Other fields stay.
 
     Raises:
         InvalidRequestError: names ``messages[i].field`` and what is wrong with it.
@@ -62,7 +62,7 @@ def _normalise(message: object, where: str) -> Message:
     role = result.get("role")
     if role not in ROLES:
         _fail(f"{where}.role", f"is {_shown(role)}; it must be one of {', '.join(ROLES)}")
-    result["content"] = _content(result.get("content"), role, f"{where}.content")
+    result["content"] = _content(_said(result, role), role, f"{where}.content")
     if "tool_calls" in result:
         result["tool_calls"] = _tool_calls(result["tool_calls"], role, f"{where}.tool_calls")
     return result
@@ -77,14 +77,29 @@ def _content(content: object, role: str, where: str) -> str:
         return content
     if not isinstance(content, list):
         _fail(where, f"is {_shown(content)}; it must be a string or a list of text parts")
-    return "".join(_part_text(part, f"{where}[{i}]") for i, part in enumerate(content))
+    return "".join(_part_text(part, role, f"{where}[{i}]") for i, part in enumerate(content))
 
 
-def _part_text(part: object, where: str) -> str:
+def _said(message: Message, role: str) -> object:
+    """The content; of an assistant that refused, and said nothing else, the refusal."""
+    content = message.get("content")
+    return message.get("refusal") if role == "assistant" and content is None else content
+
+
+def _part_text(part: object, role: str, where: str) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
         _fail(where, f'is {_shown(part)}; it must be {{"type": "text", "text": ...}}')
+    if part.get("type") == "refusal":
+        refusal = part.get("refusal")
+        if role != "assistant":
+            _fail(
+                f"{where}.type", f"is 'refusal', which assistant messages alone have; this one's role is {role}"
+            )
+        if not isinstance(refusal, str):
+            _fail(f"{where}.refusal", f"is {_shown(refusal)}; it must be a string")
+        return refusal
     if part.get("type") != "text":
         _fail(f"{where}.type", f"is {_shown(part.get('type'))}; it must be 'text': {TEXT_ALONE}")
     text = part.get("text")

@@ -9,6 +9,7 @@ from ramet.runtime.protocol import InvalidRequestError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_TOOLS = 256
+_SHOWN = ("name", "description", "parameters", "strict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,9 @@ class ToolDefinition:
     """JSON Schema of the arguments."""
     strict: bool
     source: dict[str, Any]
-    """As the client wrote it: what the chat template is shown."""
+    """As the client wrote it, less what is ignored: what the chat template is shown."""
+    index: int = 0
+    """Among the request's tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +84,21 @@ def _definitions(tools: Sequence[Any]) -> tuple[ToolDefinition, ...]:
     defined: dict[str, ToolDefinition] = {}
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
-        one = _definition(tool, where)
+        one = _definition(tool, index)
         if one.name in defined:
             _fail(f"{where}.function.name", f"is {one.name!r}, as another tool's; rename one")
         defined[one.name] = one
     return tuple(defined.values())
 
 
-def _definition(tool: Any, where: str) -> ToolDefinition:
+def _definition(tool: Any, index: int) -> ToolDefinition:
+    where = f"tools[{index}]"
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
         kind = tool.get("type") if isinstance(tool, Mapping) else tool
         _fail(f"{where}.type", f"is {str(kind)[:80]!r}; tools of type function are taken")
     function = tool.get("function")
     if not isinstance(function, Mapping):
         _fail(f"{where}.function", "is missing; it is an object with name, description and parameters")
-    for key in function:
-        if key not in ("name", "description", "parameters", "strict"):
-            _fail(f"{where}.function.{str(key)[:80]}", "is not known; remove it")
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         _fail(
@@ -112,7 +113,8 @@ def _definition(tool: Any, where: str) -> ToolDefinition:
     strict = function.get("strict")
     if not isinstance(strict, bool | None):
         _fail(f"{where}.function.strict", "must be true or false")
-    return ToolDefinition(name, parameters, bool(strict), dict(tool))
+    shown = {key: value for key, value in function.items() if key in _SHOWN}
+    return ToolDefinition(name, parameters, bool(strict), {"type": "function", "function": shown}, index)
 
 
 def _named(name: object, defined: Sequence[ToolDefinition], where: str) -> ToolDefinition:

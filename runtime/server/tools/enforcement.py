@@ -19,6 +19,8 @@ from ramet.runtime.server.tools.formats import JSON, ToolFormat
 
 _NO_JSON = r"([^\s{\[][\s\S]*)?"
 """Text that does not begin like an object or a list."""
+ANSWER = "$answer"
+"""What an answer that is no call is defined as; no tool can be called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ def _beside(choice: ToolChoice, format: ToolFormat, wanted: GrammarSpec) -> Enfo
             field="tools",
         )
     call = _any_call(choice, format)
-    answer = _under(json.loads(wanted.schema), "#/$defs/answer")
-    schema = {"anyOf": [*call["anyOf"], {"$ref": "#/$defs/answer"}]}
-    definitions = {**call.get("$defs", {}), "answer": answer}
+    answer = _under(json.loads(wanted.schema), f"#/$defs/{ANSWER}")
+    schema = {"anyOf": [*call["anyOf"], {"$ref": f"#/$defs/{ANSWER}"}]}
+    definitions = {**call.get("$defs", {}), ANSWER: answer}
     return Enforcement(format, replace_schema(wanted, {**schema, "$defs": definitions}))
 
 
@@ -225,10 +227,15 @@ def _embedded(tool: ToolDefinition) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Its references begin at its own root. Two tools may have definitions of the same name.
     """
-    if '"$ref"' not in json.dumps(tool.parameters):
+    if not has_references(tool):
         return tool.parameters, {}
     root = f"#/$defs/{tool.name}"
     return {"$ref": root}, {tool.name: _under(tool.parameters, root)}
+
+
+def has_references(tool: ToolDefinition) -> bool:
+    """Then its schema stands among the definitions, under the tool's name."""
+    return '"$ref"' in json.dumps(tool.parameters)
 
 
 def _under(schema: Any, root: str) -> Any:

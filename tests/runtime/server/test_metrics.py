@@ -1,5 +1,10 @@
 """The numbers that Prometheus is told."""
 
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
 from ramet.runtime.engine import EngineStats
 from ramet.runtime.protocol import FinishReason, RequestStats
 from ramet.runtime.server.metrics import ServerMetrics
@@ -61,3 +66,16 @@ def test_two_servers_share_no_numbers() -> None:
     assert second["ramet_generation_tokens_total"] == 0
     assert first["ramet_time_to_first_token_seconds_count"] == 1
     assert first['ramet_http_requests_total{route="/v1/completions",status="200"}'] == 1
+
+
+def test_the_docs_list_what_is_told() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
+    listed = set(re.findall(r"`(ramet_[a-z0-9_]+)", page.partition("\n## Metrics\n")[2].partition("\n## ")[0]))
+    with served() as server:
+        text = server.get("/metrics").text
+    told = set()
+    for family in text_string_to_metric_families(text):
+        # When a counter began is Prometheus' own.
+        if not family.name.endswith("_created"):
+            told.add(f"{family.name}_total" if family.type == "counter" else family.name)
+    assert listed == told

@@ -114,3 +114,28 @@ def test_the_tokenizer_as_data(server: Served) -> None:
 def test_constraints_travel(server: Served) -> None:
     params = msgspec.structs.replace(GREEDY, grammar=Choice(("yes", "no")))
     assert generate(server, input=wire.Input(text="x"), params=params).outputs[0].text in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "ours"),
+    [
+        ({"text": "x"}, "text", "input.text"),
+        ({"input_ids": [1]}, "input_ids", "input.token_ids"),
+        ({"text": "x", "sampling_params": {"max_new_tokens": 2}}, "text", "input.text"),
+        ({"input": {"text": "x"}, "sampling_params": {}}, "sampling_params", "params"),
+        ({"input": {"text": "x"}, "return_logprob": True}, "return_logprob", "params.logprobs"),
+        ({"input": {"text": "x"}, "rid": "r"}, "rid", "request_id"),
+        (
+            {"input": {"text": "x"}, "params": {"max_new_tokens": 2}},
+            "params.max_new_tokens",
+            "params.max_tokens",
+        ),
+        ({"input": {"text": "x"}, "params": {"regex": "a"}}, "params.regex", "params.grammar"),
+    ],
+)
+def test_names_of_another_server_are_told_in_ours(
+    server: Served, fields: dict[str, object], param: str, ours: str
+) -> None:
+    error = error_of(server.post("/generate", fields), 400)
+    assert error["param"] == param
+    assert f"here it is {ours}" in error["message"]

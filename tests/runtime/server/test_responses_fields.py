@@ -65,3 +65,10 @@ def test_what_is_ignored_and_refused() -> None:
         assert caught.value.detail.param == name
     with pytest.raises(InvalidRequestError, match=r"reasoning\.x"):
         conversation(ResponsesFields(input="x", reasoning={"x": 1}))
+
+
+def test_why_conversations_and_prompts_are_refused_where_responses_are_stored() -> None:
+    for name in ("conversation", "prompt"):
+        with pytest.raises(HttpError) as caught:
+            without_refused({name: "x"}, stores=True)
+        assert "nothing is stored" not in caught.value.detail.message

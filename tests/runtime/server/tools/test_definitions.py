@@ -63,7 +63,6 @@ def test_definitions() -> None:
         ([named("x" * 65)], None, "tools[0].function.name"),
         ([{"function": {"name": "f", "parameters": "x"}}], None, "tools[0].function.parameters"),
         ([{"function": {"name": "f", "strict": 1}}], None, "tools[0].function.strict"),
-        ([{"function": {"name": "f", "params": {}}}], None, "tools[0].function.params"),
         ([named(f"f{i}") for i in range(300)], None, "tools"),
     ],
 )
