@@ -10,8 +10,8 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from benchmarks.json_answers import problem
@@ -82,6 +82,8 @@ class Load:
     schema: dict[str, Any] | None = None
     """What the answers to the dialogues are judged by."""
     max_tokens: int = OBJECT_TOKENS
+    own_fields: Mapping[str, Any] = field(default_factory=dict)
+    """What the server at hand takes beside the API's fields, in requests with a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ async def _rounds(load: Load, client: PeerClient) -> list[list[ServedCall]]:
         fields: dict[str, Any] = {"ignore_eos": False}
         if load.name == OBJECTS:
             named = {"name": "person", "schema": load.schema, "strict": True}
-            fields["response_format"] = {"type": "json_schema", "json_schema": named}
+            fields |= {"response_format": {"type": "json_schema", "json_schema": named}, **load.own_fields}
         chats = [_chat(client, messages, load.max_tokens, fields) for messages in load.dialogues]
         return [await _pool(chats, OBJECTS_AT_ONCE)]
     if workload.conversations:

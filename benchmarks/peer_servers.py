@@ -54,6 +54,8 @@ class PeerServer:
     name: str
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
+    schema_fields: Mapping[str, object] = field(default_factory=dict)
+    """Of its own, in requests with a schema."""
 
 
 def ramet_server(model: str, threads: int, command: Path | None, settings: Mapping[str, str]) -> PeerServer:
@@ -69,6 +71,8 @@ def ramet_server(model: str, threads: int, command: Path | None, settings: Mappi
             *("--hang-timeout", "0"),
             *(part for name, value in options.items() for part in (f"--{name}", value)),
         ),
+        # No peer has a way to end validly what the limit of tokens would cut.
+        schema_fields={"close_on_length": True},
     )
 
 

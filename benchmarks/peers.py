@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -136,6 +136,7 @@ class Benchmark:
                     running.remove(one)
 
     def _measure(self, running: RunningServer, load: Load, repetition: int) -> None:
+        load = replace(load, own_fields=running.server.schema_fields)
         with running.awake() as target:
             before, machine = running.cpu_seconds(), machine_cpu_seconds()
             client, started = time.process_time(), time.perf_counter()

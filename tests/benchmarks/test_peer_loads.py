@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -43,9 +44,9 @@ class Recorder:
         return httpx.Response(200, text=f"data: {json.dumps({'choices': [choice], 'usage': usage})}\n\n")
 
 
-def run(name: str, quick: bool = False) -> tuple[Load, ServedRun, Recorder]:
+def run(name: str, quick: bool = False, **own_fields: Any) -> tuple[Load, ServedRun, Recorder]:
     recorder = Recorder()
-    load = make_load(name, 1, seed=0, quick=quick)
+    load = replace(make_load(name, 1, seed=0, quick=quick), own_fields=own_fields)
 
     async def served() -> ServedRun:
         async with httpx.AsyncClient(transport=httpx.MockTransport(recorder)) as http:
@@ -96,6 +97,13 @@ def test_objects_with_and_without_their_schema() -> None:
     assert [body["messages"] for body in unconstrained.bodies] == [body["messages"] for body in recorder.bodies]
     assert free.schema == OBJECT_SCHEMA
     jsonschema.Draft202012Validator.check_schema(OBJECT_SCHEMA)
+
+
+def test_a_servers_own_fields_go_with_a_schema() -> None:
+    *_, objects = run("W5", quick=True, close_on_length=True)
+    *_, unconstrained = run("W5u", quick=True, close_on_length=True)
+    assert [body["close_on_length"] for body in objects.bodies] == [True] * 4
+    assert not any("close_on_length" in body for body in unconstrained.bodies)
 
 
 def test_no_prompt_comes_twice() -> None:
