@@ -7,10 +7,15 @@ when the tokens are used up, and it differs from a plain answer only in its last
 
 An ending is looked for byte by byte, in a fixed order of choices (end the string, the object, the list, the
 shortest kinds of values), and spelled with the fewest tokens: short, and for ordinary schemas the shortest.
+Where that meets a string's pattern nowhere, the shortest text of the pattern's own characters is looked for.
 """
 
+import json
+import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +32,18 @@ from ramet.runtime.protocol import (
 )
 
 MAX_ENDING_BYTES = 1024
+MAX_LIKELY = 16
+"""Characters that are tried in strings with patterns."""
+MAX_ACCEPTS = 20_000
+"""Tokens that a matcher is asked about for one string: tens of milliseconds."""
 MAX_TOKEN_BYTES = 32
 """Of the tokens that an ending is spelled with: longer ones spell runs of one character."""
 
 _OUTSIDE = b'}],:0123456789"ntf[{-.eE+ '
 _DIGITS = b"0123456789"
 _INSIDE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ -_.:/@+,;!?()[]{}<>=*&%#$'~^|`"
+_CLASS = re.compile(r"\\([dwsDWS])")
+_MEMBERS = MappingProxyType({"d": "0", "w": "a", "s": " ", "D": "a", "W": " ", "S": "a"})
 _CONTINUED = bytes(range(0x80, 0xC0))
 _ESCAPED = b'"\\/nbfrtu'
 
@@ -117,8 +128,16 @@ class ClosingMatcher:
     accepted from here, completes the document, and is at most as long as what is left of ``max_tokens``.
     """
 
-    def __init__(self, matcher: GrammarMatcher, tokens: ClosingTokens, max_tokens: int, num_skipped: int = 0):
-        """``max_tokens``: of the whole answer. ``num_skipped``: bytes before the JSON begins.
+    def __init__(
+        self,
+        matcher: GrammarMatcher,
+        tokens: ClosingTokens,
+        max_tokens: int,
+        num_skipped: int = 0,
+        likely: bytes = b"",
+    ):
+        """``max_tokens``: of the whole answer. ``num_skipped``: bytes before the JSON begins. ``likely``: what
+        a string may have to hold before it can end.
 
         Raises:
             UnsupportedConstraintError: no ending was found, or none of at most ``max_tokens`` tokens.
@@ -126,11 +145,12 @@ class ClosingMatcher:
         self._matcher = matcher
         self._tokens = tokens
         self._max_tokens = max_tokens
+        self._likely = likely
         self._closing_from: int | None = None
         """How many tokens were accepted when the ending became all that is."""
         self._steps: list[_Step] = []
         place = TextPlace(num_skipped)
-        ending = _find_ending(matcher, tokens, place)
+        ending = _find_ending(matcher, tokens, place, likely)
         if ending is None:
             raise UnsupportedConstraintError(
                 f"close_on_length is true, and no complete answer of at most {MAX_ENDING_BYTES} bytes was "
@@ -214,6 +234,7 @@ class ClosingMatcher:
         fork._matcher = self._matcher.fork()
         fork._tokens = self._tokens
         fork._max_tokens = self._max_tokens
+        fork._likely = self._likely
         fork._closing_from = self._closing_from
         fork._steps = list(self._steps)
         return fork
@@ -232,7 +253,7 @@ class ClosingMatcher:
             return before[1:]
         if len(before) <= room and _completes(self._matcher, before, self._tokens):
             return before
-        found = _find_ending(self._matcher, self._tokens, place)
+        found = _find_ending(self._matcher, self._tokens, place, self._likely)
         return found if found is not None and len(found) <= room else None
 
 
@@ -252,12 +273,37 @@ def closing_matcher(
             field="close_on_length",
         )
     num_skipped = len(spec.text.encode()) if isinstance(spec, Prefix) else 0
-    return ClosingMatcher(matcher, tokens, max_tokens, num_skipped)
+    return ClosingMatcher(matcher, tokens, max_tokens, num_skipped, likely_bytes(inner.schema))
 
 
-def _find_ending(matcher: GrammarMatcher, tokens: ClosingTokens, place: TextPlace) -> tuple[int, ...] | None:
+def likely_bytes(schema: str) -> bytes:
+    """The characters of a schema's patterns, and one for each class in them: a text of these alone meets most
+    patterns. Empty: it has no patterns."""
+    found: dict[str, None] = {}
+    stack: list[object] = [json.loads(schema)]
+    while stack:
+        match stack.pop():
+            case dict() as part:
+                if isinstance(pattern := part.get("pattern"), str):
+                    found |= dict.fromkeys(_CLASS.sub(lambda escape: _MEMBERS[escape[1]], pattern))
+                stack += part.values()
+            case list() as parts:
+                stack += parts
+            case _:
+                pass
+    letters = "".join(found).encode("ascii", "ignore")
+    letters = bytes(byte for byte in letters if byte >= 0x20 and byte not in b'"\\')
+    # Letters and digits first: most of the rest is the syntax of patterns.
+    return bytes(sorted(letters, key=lambda byte: not chr(byte).isalnum()))[:MAX_LIKELY]
+
+
+def _find_ending(
+    matcher: GrammarMatcher, tokens: ClosingTokens, place: TextPlace, likely: bytes
+) -> tuple[int, ...] | None:
     """Tokens that complete the document from here; None: none were found. The matcher is left as it was."""
-    text = _ending_text(matcher, tokens, place)
+    text = _ending_text(matcher, tokens, place, b"")
+    if text is None and likely:
+        text = _ending_text(matcher, tokens, place, likely)
     if text is None:
         return None
     for spelled in (tokens.spell(text), [tokens.ids[text[i : i + 1]] for i in range(len(text))]):
@@ -266,7 +312,10 @@ def _find_ending(matcher: GrammarMatcher, tokens: ClosingTokens, place: TextPlac
     return None
 
 
-def _ending_text(matcher: GrammarMatcher, tokens: ClosingTokens, place: TextPlace) -> bytes | None:
+def _ending_text(
+    matcher: GrammarMatcher, tokens: ClosingTokens, place: TextPlace, likely: bytes
+) -> bytes | None:
+    """``likely``: see ClosingMatcher; empty: strings end by their order of choices alone."""
     text = bytearray()
 
     def take(byte: int) -> bool:
@@ -287,11 +336,47 @@ def _ending_text(matcher: GrammarMatcher, tokens: ClosingTokens, place: TextPlac
             for byte in forced[: MAX_ENDING_BYTES - len(text)]:
                 if not take(byte):
                     break
-            if len(text) == num_forced and not any(take(byte) for byte in place.choices()):
+            if len(text) > num_forced:
+                continue
+            if likely and place.in_string and not place.is_escaped:
+                inside = _string_end(matcher, tokens, likely)
+                if inside and all(map(take, inside)):
+                    continue
+            if not any(take(byte) for byte in place.choices()):
                 return None
         return bytes(text)
     finally:
         matcher.rollback(len(text))
+
+
+def _string_end(matcher: GrammarMatcher, tokens: ClosingTokens, likely: bytes) -> bytes:
+    """The shortest text of ``likely`` bytes, and the quote, behind which the string that is open ends; empty:
+    none was found. Breadth first; the matcher is left as it was."""
+    quote = tokens.ids.get(b'"')
+    letters = [(byte, tokens.ids[bytes((byte,))]) for byte in likely if bytes((byte,)) in tokens.ids]
+    if quote is None:
+        return b""
+    queue: deque[tuple[bytes, tuple[int, ...]]] = deque([(b"", ())])
+    num_left = MAX_ACCEPTS
+    while queue and num_left > 0:
+        text, ids = queue.popleft()
+        num_left -= len(ids) + 1
+        if sum(1 for token_id in ids if matcher.accept(token_id)) < len(ids):
+            # What was accepted once is accepted again.
+            raise AssertionError("a matcher forgot what it accepts")
+        ends = matcher.accept(quote)
+        if ends:
+            matcher.rollback(1)
+        else:
+            for byte, token_id in letters:
+                if matcher.accept(token_id):
+                    matcher.rollback(1)
+                    queue.append((text + bytes((byte,)), (*ids, token_id)))
+        matcher.rollback(len(ids))
+        num_left -= len(letters)
+        if ends:
+            return text + b'"'
+    return b""
 
 
 def _completes(matcher: GrammarMatcher, token_ids: Sequence[int], tokens: ClosingTokens) -> bool:

@@ -17,6 +17,7 @@ from ramet.runtime.grammar.closing import (
     ClosingTokens,
     TextPlace,
     closing_matcher,
+    likely_bytes,
 )
 from ramet.runtime.grammar.engines import EngineRouter
 from ramet.runtime.protocol import (
@@ -220,3 +221,28 @@ def test_where_in_a_text_one_is() -> None:
     assert TextPlace(3).after(b'"a"').in_string is False
     assert TextPlace(2).after(b'"a"').in_string is True
     assert TextPlace().after(b"12").choices().index(b"3") < TextPlace().after(b"12").choices().index(b"1")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ending"),
+    [
+        ("a[0-9]", '"a0"'),
+        (r"x\d\d", '"x00"'),
+        ("[A-Z]{2}-[0-9]", '"AA-0"'),
+        ("^ab|cd[ef]g", '"ab"'),
+        (r"(foo|ba)\w?z", '"baz"'),
+    ],
+)
+def test_patterns_that_are_searched_for_are_met(pattern: str, ending: str) -> None:
+    matcher = closing(JsonSchema.of({"type": "string", "pattern": pattern}), 30)
+    assert matcher.begin_closing(min(allowed(matcher, TINY)))
+    text = text_of(matcher.forced_tokens())
+    assert len(text) == len(ending)
+    assert Draft202012Validator({"pattern": pattern}).is_valid(json.loads(text))
+
+
+def test_the_characters_of_patterns() -> None:
+    schema = {"properties": {"pattern": {"pattern": r"b\d[é\\]\w"}}, "allOf": [{"pattern": '"{2}'}]}
+    assert sorted(likely_bytes(json.dumps(schema))) == sorted(b"2b0a{}[]")
+    assert likely_bytes("true") == b""
+    assert likely_bytes('{"type": "string"}') == b""
