@@ -41,7 +41,7 @@ def shopkeeper(s: ProgramState, wish: str, first: str = "required") -> str:
             tools=[price, reserve],
             tool_choice=first,
             max_tool_rounds=2,
-            max_tokens=40,
+            max_tokens=80,
             temperature=0,
         )
     )
