@@ -9,6 +9,7 @@ from ramet.runtime.protocol import InvalidRequestError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_TOOLS = 256
+_OTHER_TYPES = ("array", "string", "number", "integer", "boolean", "null")
 _SHOWN = ("name", "description", "parameters", "strict")
 
 
@@ -114,7 +115,18 @@ def _definition(tool: Any, index: int) -> ToolDefinition:
     if not isinstance(strict, bool | None):
         _fail(f"{where}.function.strict", "must be true or false")
     shown = {key: value for key, value in function.items() if key in _SHOWN}
+    parameters = _of_objects(parameters, f"{where}.function.parameters")
     return ToolDefinition(name, parameters, bool(strict), {"type": "function", "function": shown}, index)
+
+
+def _of_objects(parameters: dict[str, Any], where: str) -> dict[str, Any]:
+    """The schema of the arguments, which are an object whatever it says: a list is no call."""
+    declared = parameters.get("type", "object")
+    if isinstance(declared, str) and declared in _OTHER_TYPES:
+        _fail(f"{where}.type", f"is {declared!r}, and the arguments of a call are an object; write object")
+    if "type" not in parameters or (isinstance(declared, list) and "object" in declared):
+        return {"type": "object", **{key: value for key, value in parameters.items() if key != "type"}}
+    return parameters
 
 
 def _named(name: object, defined: Sequence[ToolDefinition], where: str) -> ToolDefinition:

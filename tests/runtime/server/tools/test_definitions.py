@@ -70,3 +70,26 @@ def test_what_is_refused(tools: list[Any], choice: object, field: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         tool_choice(tools, choice, parallel=None)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ({}, {"type": "object"}),
+        ({"properties": {"a": {}}}, {"type": "object", "properties": {"a": {}}}),
+        ({"type": ["object", "null"], "required": ["a"]}, {"type": "object", "required": ["a"]}),
+        ({"type": "object"}, {"type": "object"}),
+    ],
+)
+def test_arguments_are_an_object(given: dict[str, Any], held: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": given}}
+    (made,) = tool_choice([tool], "auto", parallel=None).tools
+    assert made.parameters == held
+    assert made.source["function"]["parameters"] == given
+
+
+def test_arguments_of_another_type_are_refused() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}
+    with pytest.raises(InvalidRequestError, match="the arguments of a call are an object") as caught:
+        tool_choice([tool], "auto", parallel=None)
+    assert caught.value.field == "tools[0].function.parameters.type"
