@@ -22,6 +22,7 @@ from ramet.runtime.server.errors import (
 )
 from ramet.runtime.server.gateway import Gateway
 from ramet.runtime.server.kept_programs import KEPT_SECONDS, KeptPrograms
+from ramet.runtime.server.program_checks import ConstraintsAhead
 from ramet.runtime.server.program_engine import GatewayEngine
 from ramet.runtime.server.program_record import ProgramFeed, ProgramRecord, Reader, replayed
 from ramet.runtime.server.tenants import Tenant
@@ -134,6 +135,7 @@ class ProgramRuns:
         self._num_started = 0
         self._keep_alive = keep_alive
         self._kept = KeptPrograms(kept_seconds)
+        self.constraints = ConstraintsAhead(engine, gateway)
         self._runner: Runner | None = None
         gateway.when_draining(self._cut_after)
 

@@ -13,6 +13,7 @@ from ramet.runtime.protocol import InvalidRequestError, RametError, programs
 from ramet.runtime.protocol.wire import ErrorDetail
 from ramet.runtime.server.body import convert
 from ramet.runtime.server.errors import HttpError, bad_request, internal_error, native_error
+from ramet.runtime.server.program_checks import check_calls
 from ramet.runtime.server.program_record import Reader
 from ramet.runtime.server.program_runs import ProgramRun, ProgramRuns
 from ramet.runtime.server.responding import CLIENT_GONE, OPENAI_FRAMING, while_connected
@@ -30,6 +31,10 @@ async def run_program(request: Request) -> Response:
     _check(state, asked)
     await state.program_runs.prepare()
     try:
+        if asked.events == "variables":
+            # A client that has the language is told of each call, as if it had made it by itself.
+            check_calls(asked.program, state.engine.info)
+            await state.program_runs.constraints.check(asked.program, tenant_of(request))
         run = state.program_runs.open(asked, tenant_of(request))
     except RametError as error:
         raise native_error(error) from error

@@ -13,6 +13,7 @@ ANTHROPICS_PLACE = "tools[{index}].input_schema"
 """Where a dialect has a tool's schema."""
 
 _IN_TAG = re.compile(r"in the structural tag, at (\S*): ")
+_POINTER = re.compile(r"#(?:/|: | its | is )")
 _END = r"(?=[/:;,' ]|$)"
 _CALL = re.compile(rf"#(?:/items)?/anyOf/(\d+)/properties/(?:arguments|parameters){_END}")
 _DEFINITION = re.compile(rf"#/\$defs/([A-Za-z0-9_.-]+){_END}")
@@ -28,9 +29,12 @@ def about_tools(
     ``tools``: those of the choice that ``enforced`` was made of. ``place``: of a tool's schema in the request,
     with its ``{index}``.
     """
-    if enforced is None or not isinstance(error, InvalidRequestError) or error.field != "grammar":
+    if enforced is None or not isinstance(error, InvalidRequestError):
         return error
     message = str(error)
+    # What only compiling found comes without a field; with a pointer it is the schemas'.
+    if error.field != "grammar" and not (error.field is None and _POINTER.search(message)):
+        return error
     tag = _IN_TAG.match(message)
     if tag is not None:
         # Of several tools that are wrong the first one is told of.

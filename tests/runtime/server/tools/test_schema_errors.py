@@ -85,10 +85,24 @@ def test_the_constraint_beside_tools_is_named_as_itself(router: EngineRouter) ->
     assert str(told).startswith("#/properties/y/type")
 
 
+def test_errors_that_came_without_a_field(router: EngineRouter) -> None:
+    """As those that only compiling finds do."""
+    chosen = tool_choice([tool("a", GOOD), tool("b", BAD[0][0])], "auto", parallel=True)
+    error, enforced = refusal(router, chosen, JSON)
+    told = about_tools(InvalidRequestError(str(error)), chosen.tools, enforced, CHAT_PLACE)
+    assert isinstance(told, InvalidRequestError)
+    assert told.field == "tools[1].function.parameters"
+
+
 def test_other_errors_stay(router: EngineRouter) -> None:
     chosen = tool_choice([tool("a", GOOD), tool("b", GOOD)], "auto", parallel=True)
     enforced = enforcement(chosen, JSON, KINDS, None)
-    for error in (InvalidRequestError("x", field="prompts"), RequestFailedError("y")):
+    others = (
+        InvalidRequestError("#/x is y", field="prompts"),
+        InvalidRequestError("x"),
+        RequestFailedError("y"),
+    )
+    for error in others:
         assert about_tools(error, chosen.tools, enforced, CHAT_PLACE) is error
     grammars = InvalidRequestError("it takes too long", field="grammar")
     assert about_tools(grammars, (), None, CHAT_PLACE) is grammars
