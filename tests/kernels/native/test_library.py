@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ramet.kernels import linear_int8, native, reference
 from ramet.kernels.native import AttentionItems, AttentionScratch, NativeLibrary
+from ramet.kernels.reference import INT8_GROUP
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,19 @@ def test_products_are_those_of_the_oracle(
     bias = random(columns, seed=seed + 3) if with_bias else None
     got = linear_int8(x, library.pack_int8(weight, scale), scale, bias)
     expected = reference.linear_int8_grouped(x, weight, scale, bias)
-    # A value on the border of two levels may round either way.
+    # A value on the border of two levels may round either way, which moves its token's every channel.
     level = x.abs().amax(-1, keepdim=True) / 127 * 128 * scale
     rounding = 1e-5 * (x.abs() @ weight.float().abs().t() * scale + (0 if bias is None else bias.abs()))
     assert ((got - expected).abs() <= 1.01 * level + rounding).all()
-    assert ((got - expected).abs() <= rounding).float().mean() > 0.9
+    inside = ~has_value_on_a_border(x)
+    assert ((got - expected).abs() <= rounding)[inside].all()
+
+
+def has_value_on_a_border(x: Tensor) -> Tensor:
+    """Of each token: whether rounding one of its values to a level of its group depends on the last bits."""
+    padded = torch.nn.functional.pad(x.double(), (0, -x.shape[1] % INT8_GROUP)).view(len(x), -1, INT8_GROUP)
+    levels = padded * (127.0 / padded.abs().amax(-1, keepdim=True).clamp_min(1e-28))
+    return ((levels - levels.floor() - 0.5).abs() < 1e-4).flatten(1).any(-1)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
