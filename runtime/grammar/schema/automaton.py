@@ -4,10 +4,10 @@ Each construction stops with TooLargeError at a budget; nothing here backtracks.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ramet.runtime.grammar.schema.charset import EVERYTHING, CharSet, charset, contains
+from ramet.runtime.grammar.schema.charset import EVERYTHING, CharSet, contains, union
 from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, EMPTY, Alt, Chars, Regex, Repeat, Seq
 
 DEFAULT_MAX_STATES = 4_000
@@ -22,6 +22,7 @@ _MAX_WRITTEN = 6_000
 """Nodes of a regex made from an automaton."""
 
 State = frozenset[int]
+_ALWAYS_CUT = frozenset(edge for low, high in EVERYTHING for edge in (low, high + 1))
 
 
 class TooLargeError(Exception):
@@ -39,6 +40,43 @@ class _Nfa:
     free: list[list[int]]
     accept: int
     universal: frozenset[int] = frozenset()
+    _rows: dict[State, tuple[list[int], list[State]]] = field(default_factory=dict)
+    _closures: dict[State, State] = field(default_factory=dict)
+
+    def row(self, states: State) -> tuple[list[int], list[State]]:
+        """Where characters lead from ``states``: the first characters of the ranges that behave alike,
+        ascending from 0, and behind each the states that it leads to. Worked out once for each ``states``."""
+        known = self._rows.get(states)
+        if known is None:
+            known = self._rows[states] = self._new_row(states)
+        return known
+
+    def _new_row(self, states: State) -> tuple[list[int], list[State]]:
+        begins: dict[int, list[int]] = {edge: [] for edge in _ALWAYS_CUT}
+        ends: dict[int, list[int]] = {}
+        for state in states:
+            for chars, target in self.moves[state]:
+                for low, high in chars:
+                    begins.setdefault(low, []).append(target)
+                    begins.setdefault(high + 1, [])
+                    ends.setdefault(high + 1, []).append(target)
+        cuts = sorted(begins)
+        # By target, how many ranges that lead there have begun and not ended.
+        open_: dict[int, int] = {}
+        targets: list[State] = []
+        for cut in cuts:
+            for target in ends.get(cut, ()):
+                open_[target] -= 1
+                if not open_[target]:
+                    del open_[target]
+            for target in begins[cut]:
+                open_[target] = open_.get(target, 0) + 1
+            direct = frozenset(open_)
+            closed = self._closures.get(direct)
+            if closed is None:
+                closed = self._closures[direct] = self.closure(direct)
+            targets.append(closed)
+        return cuts, targets
 
     def closure(self, states: Iterable[int]) -> State:
         seen = set(states)
@@ -120,29 +158,21 @@ class _Product:
 
     def _successors(self, state: tuple[State, ...]) -> list[tuple[CharSet, tuple[State, ...]]]:
         """By target: the characters that lead there. Characters that lose every hope are left out."""
-        ranges: dict[tuple[State, ...], list[tuple[int, int]]] = {}
-        segments = self._segments(state)
-        self._work += len(segments) * sum(len(part) for part in state)
+        rows = [nfa.row(part) for nfa, part in zip(self._nfas, state, strict=True)]
+        cuts = sorted(set().union(*(starts for starts, _ in rows)))
+        # Neither the surrogates nor what is behind the last character counts.
+        self._work += (len(cuts) - 2) * sum(len(part) for part in state)
         if self._work > _MAX_WORK:
             raise TooLargeError
-        for low, high in segments:
-            target = tuple(nfa.step(part, low) for nfa, part in zip(self._nfas, state, strict=True))
-            if not self._dead(target):
-                ranges.setdefault(target, []).append((low, high))
-        return [(charset(pairs), target) for target, pairs in ranges.items()]
-
-    def _segments(self, state: tuple[State, ...]) -> list[tuple[int, int]]:
-        """Ranges of characters within which every automaton moves alike."""
-        cuts = {low for low, _ in EVERYTHING} | {high + 1 for _, high in EVERYTHING}
-        for nfa, part in zip(self._nfas, state, strict=True):
-            for source in part:
-                for chars, _ in nfa.moves[source]:
-                    for low, high in chars:
-                        cuts.add(low)
-                        cuts.add(high + 1)
-        ordered = sorted(cuts)
-        pairs = [(low, after - 1) for low, after in pairwise(ordered)]
-        return [pair for pair in pairs if pair[0] != 0xD800]
+        ranges: dict[tuple[State, ...], list[tuple[int, int]]] = {}
+        along = [_along(row, cuts) for row in rows]
+        for (low, after), target in zip(pairwise(cuts), zip(*along, strict=True), strict=False):
+            if low != 0xD800 and not self._dead(target):
+                pairs = ranges.setdefault(target, [])
+                if pairs and pairs[-1][1] == low - 1:
+                    low = pairs.pop()[0]
+                pairs.append((low, after - 1))
+        return [(tuple(pairs), target) for target, pairs in ranges.items()]
 
     def find_accepting(self) -> bool:
         start = self._start()
@@ -179,6 +209,21 @@ class _Product:
         return edges, {number for state, number in numbers.items() if self._accepts(state)}
 
 
+def _along(row: tuple[list[int], list[State]], cuts: list[int]) -> list[State]:
+    """A row's states at each of ``cuts``, which has all of its own."""
+    starts, targets = row
+    if len(starts) == len(cuts):
+        return targets
+    result: list[State] = []
+    index = -1
+    end = len(starts)
+    for cut in cuts:
+        if index + 1 < end and starts[index + 1] == cut:
+            index += 1
+        result.append(targets[index])
+    return result
+
+
 def _minimal(edges: list[dict[int, CharSet]], accepting: set[int]) -> tuple[list[dict[int, CharSet]], set[int]]:
     """The same automaton without states that differ in nothing behind them; 0 starts still. By refining a
     partition (Moore 1956): states stay together that accept alike and go on into the same parts alike. Raises
@@ -186,11 +231,12 @@ def _minimal(edges: list[dict[int, CharSet]], accepting: set[int]) -> tuple[list
     useful = _reaching(edges, accepting) | {0}
     part = {state: int(state in accepting) for state in useful}
     count = len(set(part.values()))
+    rows = {state: _Row(edges[state]) for state in useful}
     for _ in range(_MAX_ROUNDS):
         numbers: dict[tuple[int, frozenset[tuple[int, CharSet]]], int] = {}
         refined = {}
         for state in sorted(useful):
-            signature = (part[state], frozenset(_by_part(edges[state], part).items()))
+            signature = (part[state], frozenset(rows[state].by_part(part).items()))
             refined[state] = numbers.setdefault(signature, len(numbers))
         part = refined
         if len(numbers) == count:
@@ -201,17 +247,33 @@ def _minimal(edges: list[dict[int, CharSet]], accepting: set[int]) -> tuple[list
     # The start is the first state, so its part has the number 0.
     merged: list[dict[int, CharSet]] = [{} for _ in range(count)]
     for state in useful:
-        merged[part[state]] = _by_part(edges[state], part)
+        merged[part[state]] = rows[state].by_part(part)
     return merged, {part[state] for state in accepting & useful}
 
 
-def _by_part(row: dict[int, CharSet], part: dict[int, int]) -> dict[int, CharSet]:
-    """A state's characters by the part that they lead to; those that lead nowhere useful are left out."""
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for target, chars in row.items():
-        if target in part:
-            ranges.setdefault(part[target], []).extend(chars)
-    return {number: charset(pairs) for number, pairs in ranges.items()}
+class _Row:
+    """A state's arrows, with the characters of those that led into one part before."""
+
+    def __init__(self, row: dict[int, CharSet]) -> None:
+        self._row = row
+        self._merged: dict[tuple[int, ...], CharSet] = {}
+
+    def by_part(self, part: dict[int, int]) -> dict[int, CharSet]:
+        """The characters by the part that they lead to; those that lead nowhere useful are left out."""
+        together: dict[int, list[int]] = {}
+        for target in self._row:
+            number = part.get(target)
+            if number is not None:
+                together.setdefault(number, []).append(target)
+        return {number: self._union(tuple(targets)) for number, targets in together.items()}
+
+    def _union(self, targets: tuple[int, ...]) -> CharSet:
+        if len(targets) == 1:
+            return self._row[targets[0]]
+        known = self._merged.get(targets)
+        if known is None:
+            known = self._merged[targets] = union(*(self._row[target] for target in targets))
+        return known
 
 
 def _eliminate(edges: list[dict[int, CharSet]], accepting: set[int]) -> Regex | None:
@@ -233,14 +295,17 @@ def _eliminate(edges: list[dict[int, CharSet]], accepting: set[int]) -> Regex | 
         for target in row:
             sources[target].add(source)
     remaining = set(useful)
+    sizes = _Sizes()
     while remaining:
         victim = min(remaining, key=lambda state: (len(sources[state]) * len(arrows[state]), state))
         remaining.discard(victim)
-        _remove(arrows, sources, victim)
+        _remove(arrows, sources, victim, sizes)
     return arrows[start].get(end)
 
 
-def _remove(arrows: dict[int, dict[int, Regex]], sources: dict[int, set[int]], victim: int) -> None:
+def _remove(
+    arrows: dict[int, dict[int, Regex]], sources: dict[int, set[int]], victim: int, sizes: "_Sizes"
+) -> None:
     """Takes ``victim`` out, with paths through it written as arrows around it. ``sources``: by state, those
     that have an arrow to it."""
     row = arrows.pop(victim)
@@ -256,7 +321,7 @@ def _remove(arrows: dict[int, dict[int, Regex]], sources: dict[int, set[int]], v
             path = _join((entry, *middle, leave))
             known = source_row.get(target)
             source_row[target] = path if known is None else _either(known, path)
-            if _count(source_row[target]) > _MAX_WRITTEN:
+            if sizes.of(source_row[target]) > _MAX_WRITTEN:
                 raise TooLargeError
 
 
@@ -294,21 +359,35 @@ def _either(left: Regex, right: Regex) -> Regex:
     return Alt(tuple(dict.fromkeys(items)))
 
 
-def _count(regex: Regex) -> int:
-    """Nodes of the tree, counted up to the budget."""
-    total = 0
-    stack = [regex]
-    while stack and total <= _MAX_WRITTEN:
-        node = stack.pop()
-        total += 1
-        match node:
-            case Seq(items) | Alt(items):
-                stack += items
-            case Repeat(item):
-                stack.append(item)
-            case _:
-                pass
-    return total
+class _Sizes:
+    """Nodes of the trees that one elimination makes of each other; each is counted once."""
+
+    def __init__(self) -> None:
+        # By identity: nodes are kept, so that no other gets the same.
+        self._known: dict[int, tuple[Regex, int]] = {}
+
+    def of(self, regex: Regex) -> int:
+        stack = [regex]
+        while stack:
+            node = stack[-1]
+            parts = _parts(node)
+            missing = [part for part in parts if id(part) not in self._known]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            self._known[id(node)] = (node, 1 + sum(self._known[id(part)][1] for part in parts))
+        return self._known[id(regex)][1]
+
+
+def _parts(regex: Regex) -> tuple[Regex, ...]:
+    match regex:
+        case Seq(items) | Alt(items):
+            return items
+        case Repeat(item):
+            return (item,)
+        case _:
+            return ()
 
 
 def _build(regex: Regex) -> _Nfa:

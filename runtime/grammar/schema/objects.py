@@ -1,6 +1,6 @@
 """Objects: intersection, complement and membership."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ramet.runtime.grammar.schema.automaton import TooLargeError, is_empty, matches
@@ -152,10 +152,13 @@ def _intersect_classes(left: Object, right: Object, combine: Combine) -> Classes
     """Disjoint classes of names, each with both sides' conditions; the names in none have both sides' rest."""
     ours, theirs = dict(left.patterns), dict(right.patterns)
     classes: dict[Regex, Node] = {}
+    meeting = _meeting(ours, theirs, combine)
     for first, second, other in ((ours, theirs, right.rest), (theirs, ours, left.rest)):
         for regex, node in first.items():
             combine.check_pace()
-            rivals = [rival for rival in second if rival != regex and not _disjoint(regex, rival)]
+            rivals = [
+                rival for rival in second if ((regex, rival) if first is ours else (rival, regex)) in meeting
+            ]
             if regex in second:
                 classes[regex] = combine.intersect(ours[regex], theirs[regex])
                 continue
@@ -165,11 +168,22 @@ def _intersect_classes(left: Object, right: Object, combine: Combine) -> Classes
     for regex, node in ours.items():
         for rival, rival_node in theirs.items():
             combine.check_pace()
-            if rival != regex and not _disjoint(regex, rival):
+            if (regex, rival) in meeting:
                 both = combine_regexes((regex, rival))
                 if both is not None:
                     classes[both] = combine.intersect(node, rival_node)
     return tuple(classes.items())
+
+
+def _meeting(ours: Iterable[Regex], theirs: Iterable[Regex], combine: Combine) -> set[tuple[Regex, Regex]]:
+    """The pairs of different regexes, one of each side, that some name may match both of."""
+    meeting: set[tuple[Regex, Regex]] = set()
+    for regex in ours:
+        for rival in theirs:
+            combine.check_pace()
+            if rival != regex and not _disjoint(regex, rival):
+                meeting.add((regex, rival))
+    return meeting
 
 
 def _disjoint(left: Regex, right: Regex) -> bool:

@@ -1,6 +1,6 @@
 """The syntax tree of a regular expression of ECMA-262, and its parser."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ramet.runtime.grammar.schema.charset import (
     DIGITS,
@@ -28,17 +28,39 @@ class UnsupportedPatternError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chars:
+    # These trees are compared and looked up by the thousand: each node keeps its hash, made of its parts'.
     chars: CharSet
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(("Chars", self.chars)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
 class Seq:
     items: "tuple[Regex, ...]"
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(("Seq", self.items)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
 class Alt:
     items: "tuple[Regex, ...]"
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(("Alt", self.items)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +68,13 @@ class Repeat:
     item: "Regex"
     low: int
     high: int | None
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(("Repeat", self.item, self.low, self.high)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
