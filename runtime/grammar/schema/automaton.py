@@ -13,7 +13,7 @@ from ramet.runtime.grammar.schema.regex_parser import ANY_TEXT, EMPTY, Alt, Char
 DEFAULT_MAX_STATES = 4_000
 _MAX_NFA_STATES = 40_000
 _MAX_WORK = 300_000
-"""Of one construction: ranges of characters times states, about 2 microseconds each."""
+"""Of one construction: ranges of characters times states, at most 2 microseconds each."""
 _MAX_ELIMINATED = 300
 """States that are eliminated, which takes time with their number's third power."""
 _MAX_ROUNDS = 64
