@@ -289,9 +289,11 @@ class NativeLibrary:
 
         heads: fp32 q [num_tokens, num_heads, head_dim], k and v [num_tokens, num_kv_heads, head_dim]. pool:
         keys and values, [num_slots, num_kv_heads, head_dim] each, of one dtype in ``kv_dtypes``; head_dim a
-        multiple of 16. written: [num_tokens] int64 slots. Returns q's shape. A token's result depends on its
-        own query, keys and values alone, and on where its spans begin.
+        multiple of 16. written: [num_tokens] int64 slots. scale: above 0. Returns q's shape. A
+        token's result depends on its own query, keys and values alone, and on where its spans begin.
         """
+        if not scale > 0.0:  # the highest score is looked for before they are scaled
+            raise ValueError(f"scale {scale} does not fit; it must be above 0")
         q, k, v = map(by_token, heads)
         num_tokens, num_heads, head_dim = q.shape
         num_kv_heads = k.shape[1]

@@ -194,12 +194,19 @@ def test_what_does_not_fit_is_refused_and_not_read_beyond_its_end(library: Nativ
     written, scratch = torch.arange(3), AttentionScratch()
     four = reference.quantize_int4(random(8, 32))
 
-    def attend(*heads: Tensor, pool: tuple[Tensor, Tensor] = pool, written: Tensor = written) -> Tensor:
+    def attend(
+        *heads: Tensor,
+        pool: tuple[Tensor, Tensor] = pool,
+        written: Tensor = written,
+        scale: float = 1.0,
+    ) -> Tensor:
         q, k, v = heads
-        return library.attention((q, k, v), pool, written, items, scratch, scale=1.0, softcap=None)
+        return library.attention((q, k, v), pool, written, items, scratch, scale=scale, softcap=None)
 
     assert attend(q, k, v).isfinite().all()
     wrong: list[Callable[[], object]] = [
+        lambda: attend(q, k, v, scale=-1.0),
+        lambda: attend(q, k, v, scale=0.0),
         lambda: library.pack_int8(random(8, 16), random(8)),
         lambda: library.pack_int8(random_int8(8, 16), random(7)),
         lambda: library.pack_int8(random_int8(8, 16), random(8).double()),
