@@ -1,11 +1,14 @@
 """JSON from text: a dataclass says what is wanted, and the answer is an instance of it.
 
 Run it with ``ramet run examples/json_extraction.py``. The model is held to the dataclass's JSON schema,
-token by token, so that the answer always parses.
+token by token, so that the answer always parses. The bounds of its fields keep the answer short, whatever the
+model would like to say.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 import ramet
 from ramet import Engine, ProgramState
@@ -19,9 +22,9 @@ TEXTS = [
 
 @dataclass
 class Hotel:
-    name: str
-    town: str
-    rooms: int
+    name: Annotated[str, Meta(max_length=32)]
+    town: Annotated[str, Meta(max_length=32)]
+    rooms: Annotated[int, Meta(ge=1, le=999)]
     opinion: Literal["good", "mixed", "bad"]
 
 
