@@ -5,8 +5,11 @@ without drafts, and without the constraint for the same numbers of tokens: what 
 forced text gives back.
 """
 
+import gc
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -16,6 +19,7 @@ from benchmarks.json_answers import LOOP_CHARACTERS, problem, whitespace_runs
 from benchmarks.mask_clock import MaskClock
 from benchmarks.record import quantile
 from ramet import Engine, SamplingParams
+from ramet.runtime.engine.worker import share_interpreter
 from ramet.runtime.protocol import FinishReason, JsonSchema
 
 SHOWN_CHARS = 800
@@ -118,7 +122,7 @@ def run(
     is_constrained = not system.startswith("free")
     clock = MaskClock()
     settings: dict[str, Any] = {**SYSTEMS[system], "kv_tokens": KV_TOKENS, "max_running_requests": NUM_RUNNING}
-    with Engine(model, threads=threads, progress=False, **settings) as engine:
+    with Engine(model, threads=threads, progress=False, **settings) as engine, _as_in_a_server():
         if is_constrained:
             clock.install(engine)
         warm_up = SamplingParams(max_tokens=4, seed=0, grammar=JsonSchema("true") if is_constrained else None)
@@ -133,6 +137,19 @@ def run(
                 journal.append(done[-1])
         engine.check_integrity()
     return merged(done)
+
+
+@contextmanager
+def _as_in_a_server() -> Iterator[None]:
+    """This process collects garbage and changes threads as an engine's own process does, for all systems."""
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
+    share_interpreter()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
 
 
 def merged(reports: Sequence[Report]) -> Report:
