@@ -15,6 +15,7 @@ from ramet.runtime.protocol import (
     Choice,
     Ebnf,
     GrammarSpec,
+    InvalidRequestError,
     JsonSchema,
     Regex,
     RequestFailedError,
@@ -318,6 +319,14 @@ def test_gbnf_is_never_taken_for_more_than_it_says(tiny_router: EngineRouter, te
         assert taken["llguidance"] == bool(FLAT.fullmatch(text))
 
 
+def test_a_count_whose_bounds_are_exchanged_is_refused_by_its_place(tiny_router: EngineRouter) -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"\{3,2\} in the grammar, at line 2, column 9, .* exchange"
+    ) as error:
+        tiny_router.compile(Ebnf('root ::= b\nb ::= "a"{3,2}', backend="llguidance"))
+    assert error.value.field == "grammar"
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -327,7 +336,6 @@ def test_gbnf_is_never_taken_for_more_than_it_says(tiny_router: EngineRouter, te
         ),
         (Ebnf("start: /[z-a]/"), "llguidance: line 1, column 8: invalid regex"),
         (Ebnf('start: "a'), "llguidance: line 1, column "),
-        (Ebnf('root ::= "a"{3,2}'), "llguidance: range end must be >= start"),
         (
             Regex(r"a\p{Foo}"),
             r"the regular expression 'a\\p{Foo}' cannot be enforced by llguidance: invalid regex",
