@@ -321,7 +321,7 @@ def test_gbnf_is_never_taken_for_more_than_it_says(tiny_router: EngineRouter, te
 
 def test_a_count_whose_bounds_are_exchanged_is_refused_by_its_place(tiny_router: EngineRouter) -> None:
     with pytest.raises(
-        InvalidRequestError, match=r"\{3,2\} in the grammar, at line 2, column 9, .* exchange"
+        InvalidRequestError, match=r"\{3,2\} in the grammar, at line 2, column 10, .* exchange"
     ) as error:
         tiny_router.compile(Ebnf('root ::= b\nb ::= "a"{3,2}', backend="llguidance"))
     assert error.value.field == "grammar"
