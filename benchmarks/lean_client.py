@@ -12,34 +12,24 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from benchmarks.load_client import Messages, ServedCall, Target, event_data, follow, request_body
+from benchmarks.load_client import ServedCall, ServerClient, Target, event_data, follow
 
 READ_BYTES = 1 << 16
 
 
-class LeanClient:
-    """Sends calls to one server over plain HTTP. ``timeout``: seconds after which a call has failed."""
+class LeanClient(ServerClient):
+    """Over plain HTTP, a connection a call. ``timeout``: seconds after which a call has failed."""
 
     def __init__(self, target: Target, timeout: float) -> None:
-        self._target = target
+        super().__init__(target)
         self._timeout = timeout
 
-    async def chat(self, messages: Messages, max_tokens: int, **fields: Any) -> ServedCall:
-        """A greedy answer to a conversation. ``fields`` replace those of the body."""
-        return await self._send(self._target.chat_url, {"messages": list(messages)}, max_tokens, fields)
-
-    async def complete(self, prompt: str, max_tokens: int) -> ServedCall:
-        """How a text goes on, greedily; no chat template adds to its tokens."""
-        return await self._send(self._target.completion_url, {"prompt": prompt}, max_tokens, {})
-
-    async def _send(
-        self, url: str, asked: dict[str, Any], max_tokens: int, fields: dict[str, Any]
-    ) -> ServedCall:
-        body = msgspec.json.encode(request_body(self._target, asked, max_tokens, fields))
+    async def _send(self, url: str, body: dict[str, Any]) -> ServedCall:
+        content = msgspec.json.encode(body)
         done = ServedCall(sent=time.perf_counter())
         try:
             async with asyncio.timeout(self._timeout):
-                await self._exchange(url, body, done)
+                await self._exchange(url, content, done)
         except TimeoutError:
             done.error = f"no answer within {self._timeout:g} s"
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:

@@ -1,6 +1,7 @@
 """One streamed answer of an OpenAI-compatible server, with the caller's clock on every chunk."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -65,29 +66,38 @@ class ServedCall:
         return (self.last_token - self.first_token) / (self.num_output_tokens - 1)
 
 
-class LoadClient:
-    """Sends calls to one server over as many connections as they need."""
+class ServerClient(ABC):
+    """Asks one server for answers. What goes wrong is in a call's ``error``."""
 
-    def __init__(self, target: Target, http: httpx.AsyncClient) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
-        self._http = http
-
-    async def call(self, prompt: str, max_tokens: int) -> ServedCall:
-        """A greedy answer to one user's message. What goes wrong is in the result's ``error``."""
-        return await self.chat([{"role": "user", "content": prompt}], max_tokens)
 
     async def chat(self, messages: Messages, max_tokens: int, **fields: Any) -> ServedCall:
         """A greedy answer to a conversation. ``fields`` replace those of the body."""
-        return await self._send(self._target.chat_url, {"messages": list(messages)}, max_tokens, fields)
+        asked = {"messages": list(messages)}
+        return await self._send(self._target.chat_url, request_body(self._target, asked, max_tokens, fields))
 
     async def complete(self, prompt: str, max_tokens: int) -> ServedCall:
         """How a text goes on, greedily; no chat template adds to its tokens."""
-        return await self._send(self._target.completion_url, {"prompt": prompt}, max_tokens, {})
+        asked = {"prompt": prompt}
+        return await self._send(self._target.completion_url, request_body(self._target, asked, max_tokens, {}))
 
-    async def _send(
-        self, url: str, asked: dict[str, Any], max_tokens: int, fields: dict[str, Any]
-    ) -> ServedCall:
-        body = request_body(self._target, asked, max_tokens, fields)
+    @abstractmethod
+    async def _send(self, url: str, body: dict[str, Any]) -> ServedCall: ...
+
+
+class LoadClient(ServerClient):
+    """Over as many connections as the calls need."""
+
+    def __init__(self, target: Target, http: httpx.AsyncClient) -> None:
+        super().__init__(target)
+        self._http = http
+
+    async def call(self, prompt: str, max_tokens: int) -> ServedCall:
+        """A greedy answer to one user's message."""
+        return await self.chat([{"role": "user", "content": prompt}], max_tokens)
+
+    async def _send(self, url: str, body: dict[str, Any]) -> ServedCall:
         done = ServedCall(sent=time.perf_counter())
         try:
             async with self._http.stream("POST", url, json=body) as response:

@@ -12,10 +12,10 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.json_answers import problem
-from benchmarks.load_client import Messages, ServedCall
+from benchmarks.load_client import Messages, ServedCall, ServerClient
 from benchmarks.record import quantile
 from benchmarks.workloads import (
     SHAPES,
@@ -37,14 +37,6 @@ TITLES = {
 NUM_OBJECTS, OBJECT_TOKENS, OBJECTS_AT_ONCE = 32, 128, 8
 
 Call = Callable[[], Awaitable[ServedCall]]
-
-
-class PeerClient(Protocol):
-    """LoadClient and LeanClient."""
-
-    async def chat(self, messages: Messages, max_tokens: int, **fields: Any) -> ServedCall: ...
-
-    async def complete(self, prompt: str, max_tokens: int) -> ServedCall: ...
 
 
 OBJECT_SCHEMA: dict[str, Any] = {
@@ -108,7 +100,7 @@ def make_load(name: str, variant: int, *, seed: int | None, quick: bool) -> Load
     return Load(name, shorten(workload) if quick else workload)
 
 
-async def warm_up(client: PeerClient, seed: int | None, quick: bool) -> list[ServedCall]:
+async def warm_up(client: ServerClient, seed: int | None, quick: bool) -> list[ServedCall]:
     """Some calls of variant 0 of every kind but the constrained one: the first ones allocate and compile."""
     first, batch, long = (make_load(name, 0, seed=seed, quick=quick).workload for name in ("W1", "W2", "W6"))
     assert first is not None
@@ -123,7 +115,7 @@ async def warm_up(client: PeerClient, seed: int | None, quick: bool) -> list[Ser
     return calls + run.rounds[0]
 
 
-async def run_load(load: Load, client: PeerClient) -> ServedRun:
+async def run_load(load: Load, client: ServerClient) -> ServedRun:
     """Errors of calls are in the calls."""
     started = time.perf_counter()
     rounds = await _rounds(load, client)
@@ -170,7 +162,7 @@ def _ttft_ms(call: ServedCall) -> float:
     return 1e3 * (call.first_token - call.sent)
 
 
-async def _rounds(load: Load, client: PeerClient) -> list[list[ServedCall]]:
+async def _rounds(load: Load, client: ServerClient) -> list[list[ServedCall]]:
     workload = load.workload
     if workload is None:
         fields: dict[str, Any] = {"ignore_eos": False}
@@ -185,7 +177,7 @@ async def _rounds(load: Load, client: PeerClient) -> list[list[ServedCall]]:
     return [await _pool(completions, workload.concurrency)]
 
 
-async def _converse(workload: Workload, client: PeerClient) -> list[list[ServedCall]]:
+async def _converse(workload: Workload, client: ServerClient) -> list[list[ServedCall]]:
     """A turn of all conversations at once; then each goes on with the answer that it got."""
     histories: list[list[dict[str, str]]] = [[] for _ in workload.conversations]
     rounds: list[list[ServedCall]] = []
@@ -199,11 +191,11 @@ async def _converse(workload: Workload, client: PeerClient) -> list[list[ServedC
     return rounds
 
 
-def _chat(client: PeerClient, messages: Messages, max_tokens: int, fields: dict[str, Any]) -> Call:
+def _chat(client: ServerClient, messages: Messages, max_tokens: int, fields: dict[str, Any]) -> Call:
     return lambda: client.chat(messages, max_tokens, **fields)
 
 
-def _completion(client: PeerClient, prompt: str, max_tokens: int) -> Call:
+def _completion(client: ServerClient, prompt: str, max_tokens: int) -> Call:
     return lambda: client.complete(prompt, max_tokens)
 
 

@@ -361,9 +361,8 @@ def _string_end(matcher: GrammarMatcher, tokens: ClosingTokens, likely: bytes) -
     while queue and num_left > 0:
         text, ids = queue.popleft()
         num_left -= len(ids) + 1
-        if sum(1 for token_id in ids if matcher.accept(token_id)) < len(ids):
-            # What was accepted once is accepted again.
-            raise AssertionError("a matcher forgot what it accepts")
+        accepted = all(map(matcher.accept, ids))
+        assert accepted, "what was accepted once is accepted again"
         ends = matcher.accept(quote)
         if ends:
             matcher.rollback(1)

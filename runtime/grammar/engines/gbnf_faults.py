@@ -58,12 +58,6 @@ class _Reading:
     used: list[tuple[str, int]] = field(default_factory=list)
 
 
-def place(text: str, offset: int) -> str:
-    """``line 2, column 7``, both from 1."""
-    before = text[:offset]
-    return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
-
-
 def gbnf_fault(grammar: str) -> Fault | None:
     """The first one; None: none is known. Takes time in proportion to the grammar's length."""
     reading = _Reading()

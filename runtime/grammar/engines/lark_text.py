@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from ramet.runtime.grammar.engines.endless_rules import check_ends
-from ramet.runtime.grammar.engines.gbnf_faults import gbnf_fault, place
+from ramet.runtime.grammar.engines.gbnf_faults import gbnf_fault
 from ramet.runtime.grammar.engines.spellings import Spellings
 from ramet.runtime.grammar.schema import SchemaPlan, check_ebnf, plan
+from ramet.runtime.grammar.schema.limits import place
 from ramet.runtime.protocol import Ebnf, InvalidRequestError, UnsupportedConstraintError
 
 HEADER = '%llguidance {"no_forcing": true}\n'

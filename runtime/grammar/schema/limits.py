@@ -80,6 +80,12 @@ def check_ebnf(grammar: str, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
         index += 1
 
 
+def place(text: str, offset: int) -> str:
+    """``line 2, column 7``, both from 1."""
+    before = text[:offset]
+    return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
+
+
 def _check_bounds(grammar: str, start: int, limits: SchemaLimits) -> None:
     """Of a repetition such as ``{1,300}`` that begins at ``start``; other braces pass."""
     end = grammar.find("}", start, start + 64)
@@ -87,9 +93,8 @@ def _check_bounds(grammar: str, start: int, limits: SchemaLimits) -> None:
         return
     bounds = [number.strip() for number in grammar[start + 1 : end].replace("~", ",").split(",")]
     if len(bounds) == 2 and all(map(_is_small, bounds)) and int(bounds[0]) > int(bounds[1]):
-        line, column = grammar.count("\n", 0, start) + 1, start - grammar.rfind("\n", 0, start)
         raise InvalidRequestError(
-            f"the count {{{bounds[0]},{bounds[1]}}} in the grammar, at line {line}, column {column}, has a "
+            f"the count {{{bounds[0]},{bounds[1]}}} in the grammar, at {place(grammar, start)}, has a "
             "lowest number above its highest; exchange them",
             field="grammar",
         )

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.runtime.grammar.engines.gbnf_faults import gbnf_fault, place
+from ramet.runtime.grammar.engines.gbnf_faults import gbnf_fault
 from ramet.runtime.grammar.engines.router import EngineRouter
+from ramet.runtime.grammar.schema.limits import place
 from ramet.runtime.protocol import Ebnf, InvalidRequestError
 
 FAULTS = [
