@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import ramet_runner, transformers_runner
+from benchmarks.choices import some_of
 from benchmarks.phases import PHASES, PhaseSplit
 from benchmarks.record import Record, Sample, bar_plots, new_record, print_table, table_console, write
 from benchmarks.rounds import Run, metrics, same_outputs
@@ -211,7 +212,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="folder for offline.json and offline.png; absent: print only")
     parser.add_argument("--model", default="smollm2", help="as Engine takes it (default: smollm2)")
-    parser.add_argument("--workloads", type=_names, default=list(SHAPES), help="such as W1,W2 (default: all)")
+    parser.add_argument(
+        "--workloads", type=some_of(list(SHAPES)), default=list(SHAPES), help="such as W1,W2 (default: all)"
+    )
     parser.add_argument("--reps", type=int, help="repetitions, medians are reported (default: 3; 1 if quick)")
     parser.add_argument("--baseline", choices=("transformers", "none"), default="transformers")
     parser.add_argument(
@@ -227,13 +230,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.reps = options.reps or (1 if options.quick else 3)
     options.patience = options.patience or (30.0 if options.quick else 120.0)
     return options
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in SHAPES]:
-        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {', '.join(SHAPES)}")
-    return names
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -27,6 +27,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.choices import some_of
 from benchmarks.lean_client import LeanClient
 from benchmarks.load_client import Target
 from benchmarks.peer_loads import NAMES, TITLES, Load, make_load, run_load, run_metrics, warm_up
@@ -241,7 +242,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--out", type=Path, help="folder for peers.json; absent: print only")
-    add("--workloads", type=_names, default=list(NAMES), help=f"such as W1,W2 (default: {','.join(NAMES)})")
+    add(
+        "--workloads",
+        type=some_of(NAMES),
+        default=list(NAMES),
+        help=f"such as W1,W2 (default: {','.join(NAMES)})",
+    )
     add("--only", type=_words, default=[], help="servers whose names begin so, such as ramet,llama.cpp")
     add("--reps", type=int, help="repetitions, medians are reported (default: 5; 1 if quick)")
     add("--threads", type=int, default=2, help="of every server (default: 2)")
@@ -265,12 +271,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if options.reps > NUM_VARIANTS - 1 and not options.fresh:
         parser.error(f"--reps {options.reps}: there are {NUM_VARIANTS - 1} sets of prompts; use --fresh")
     return options
-
-
-def _names(text: str) -> list[str]:
-    if unknown := [name for name in _words(text) if name not in NAMES]:
-        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    return _words(text)
 
 
 def _words(text: str) -> list[str]:

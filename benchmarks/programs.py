@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.choices import some_of
 from benchmarks.program_cases import ProgramCase, case_names, make_case
 from benchmarks.program_runner import PARALLEL, ProgramRun, replay_requests, run_programs
 from benchmarks.program_servers import ServedModel, run_on_endpoint, run_over_openai
@@ -128,20 +129,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="folder for programs.json; absent: print only")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--cases", type=_names, default=case_names(), help=", ".join(case_names()))
+    parser.add_argument(
+        "--cases", type=some_of(case_names()), default=case_names(), help=", ".join(case_names())
+    )
     parser.add_argument("--kv-tokens", type=int, default=16384, help="size of each engine's KV pool")
     parser.add_argument("--threads", type=int, help="CPU threads of one operation (default: one a core)")
     parser.add_argument("--reps", type=int, default=1, help="repetitions (default: 1)")
     parser.add_argument("--quick", action="store_true", help="a third of the work: a look, not a figure")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in case_names()]:
-        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {', '.join(case_names())}")
-    return names
 
 
 def main(arguments: Sequence[str] | None = None) -> Record:

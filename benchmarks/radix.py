@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.cache_cost import match_costs
+from benchmarks.choices import some_of
 from benchmarks.overhead import tree_overhead
 from benchmarks.prefixes import (
     PrefixRequest,
@@ -178,7 +179,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--model", default="smollm2", help="for the tree's share of the time; none: leave it out"
     )
-    parser.add_argument("--workloads", type=_names, default=[*SYNTHETIC, *TRACES], help="of the hit rates")
+    parser.add_argument(
+        "--workloads",
+        type=some_of([*SYNTHETIC, *TRACES]),
+        default=[*SYNTHETIC, *TRACES],
+        help="of the hit rates",
+    )
     parser.add_argument(
         "--requests", type=int, default=1000, help="leading requests of each trace (default: 1000)"
     )
@@ -188,13 +194,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.reps = options.reps or (1 if options.quick else 3)
     return options
-
-
-def _names(text: str) -> list[str]:
-    names, known = text.split(","), [*SYNTHETIC, *TRACES]
-    if unknown := [name for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
-    return names
 
 
 def main(arguments: Sequence[str] | None = None) -> Record:

@@ -15,13 +15,14 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import http_overhead
+from benchmarks.choices import some_of
 from benchmarks.load_client import ServedCall, Target, open_client
 from benchmarks.load_driver import QUANTILES, LoadRun, Objectives, closed_loop, load_metrics, poisson_arrivals
 from benchmarks.load_shapes import Chain, TraceScale, recorded_agents, shared_prefixes, unique_prompts
@@ -238,8 +239,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--url", help="of a server that runs already; absent: ramet serve is started and ended")
     add("--api-key", help="of that server")
     add("--setting", type=_setting, action="append", default=[], help="of ramet serve: name=value")
-    add("--workloads", type=_choice(WORKLOADS), default=list(WORKLOADS), help=", ".join(WORKLOADS))
-    add("--loads", type=_choice(LOADS), default=list(LOADS), help=", ".join(LOADS))
+    add("--workloads", type=some_of(WORKLOADS), default=list(WORKLOADS), help=", ".join(WORKLOADS))
+    add("--loads", type=some_of(LOADS), default=list(LOADS), help=", ".join(LOADS))
     add("--requests", type=int, help="calls of unique and shared (default: 64; 16 if quick)")
     add("--max-tokens", type=int, help="of an answer (default: 64; 16 if quick)")
     add("--concurrency", type=int, default=16, help="clients of the closed loop (default: 16)")
@@ -261,16 +262,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.max_tokens = options.max_tokens or (16 if options.quick else 64)
     options.overhead_reps = options.overhead_reps or (2 if options.quick else 6)
     return options
-
-
-def _choice(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def names(text: str) -> list[str]:
-        chosen = text.split(",")
-        if unknown := [name for name in chosen if name not in known]:
-            raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
-        return chosen
-
-    return names
 
 
 def _setting(text: str) -> tuple[str, str | int]:
